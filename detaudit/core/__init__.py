@@ -1,0 +1,1 @@
+"""Words everything else is written in: errors, settings, records, names. Imports nothing of the package."""
