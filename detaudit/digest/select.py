@@ -1,0 +1,45 @@
+"""Picks the implementation that digests a value, and proves an implementation on the golden vectors first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from detaudit.core.errors import UnsupportedLeafError
+from detaudit.digest import golden
+from detaudit.digest.host import dtype_name, tensor_digest
+from detaudit.digest.values import digest_value
+
+
+@dataclass(frozen=True)
+class LeafDigest:
+    """A digest with what it was taken over. `unsupported` holds the reason when there is no digest (then 0)."""
+
+    digest: int
+    dtype: str
+    shape: tuple[int, ...]
+    unsupported: str = ""
+
+
+def digest_leaf(value: object) -> LeafDigest:
+    """The digest of a tensor, array or plain value; never raises for a value it cannot read, but says why."""
+    try:
+        if isinstance(value, torch.Tensor):
+            return LeafDigest(tensor_digest(value), dtype_name(value.dtype), tuple(value.shape))
+        shape = tuple(getattr(value, "shape", ()))
+        dtype = str(getattr(value, "dtype", "")) or "value"
+        return LeafDigest(digest_value(value), dtype, shape)
+    except UnsupportedLeafError as error:
+        return LeafDigest(0, getattr(type(value), "__name__", "?"), (), error.reason)
+
+
+def prove(digest: Callable[[torch.Tensor], int], device: torch.device | str = "cpu") -> list[str]:
+    """The golden vectors that `digest` does not reproduce on `device`; empty when it may be trusted."""
+    failures = []
+    for vector in golden.DIGESTS:
+        found = digest(golden.tensor(vector).to(device))
+        if found != vector.digest:
+            failures.append(f"{vector.dtype}{list(vector.shape)}: expected {vector.digest:016x}, found {found:016x}")
+    return failures
