@@ -1,0 +1,1 @@
+"""Where two runs first differ. Loads no torch."""

@@ -1,0 +1,1 @@
+"""Presenters: one verdict in, text out. Equal input gives equal bytes. Knows only `core`."""
