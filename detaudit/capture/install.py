@@ -32,7 +32,7 @@ class Installation:
         optimizers = OptimizerHooks(self.recorder, modules)
         self._parts = [modules, optimizers, BackwardWatch(self.recorder, optimizers), LoaderWatch(self.recorder)]
         # torch.compile warns that it cannot see global hooks; ours return at once while it traces.
-        warnings.filterwarnings("ignore", message=".*[Gg]lobal.*hooks.*", module="torch._dynamo.*")
+        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
 
     def remove(self) -> None:
         for part in reversed(self._parts):
