@@ -45,7 +45,7 @@ class NotComparableError(InconclusiveError):
 
 
 class UnsupportedLeafError(DetauditError):
-    """A value whose bytes cannot be read (meta, quantised, opaque object). Carries the reason, never skipped silently."""
+    """A value whose bytes cannot be read (meta, quantised, opaque). Carries the reason, never skipped silently."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -128,7 +128,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True)
 class RunReport:
     """How one run of the audited command went. `overhead` is the share of wall time spent in the recorder, None when
-    the run left no figure. `exit_status` is negative for a signal, as in subprocess; None for a trail read from disk."""
+    the run left no figure. `exit_status` is negative for a signal, as in subprocess; None where nobody kept it."""
 
     label: str
     exit_status: int | None
@@ -152,6 +152,8 @@ class Verdict:
     diverging_leaves: tuple[Divergence, ...] = ()
     equal_before: int = 0
     runs: tuple[RunReport, ...] = ()
+    pair: tuple[str, str] = ("A", "B")
+    """Labels of the two runs that `run_a` and `run_b` of the divergences speak of."""
     created_files: tuple[str, ...] = ()
     manifest_differences: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()

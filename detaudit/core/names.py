@@ -36,7 +36,8 @@ def occurrence(name: str, index: int) -> str:
 
 @lru_cache(maxsize=65536)
 def _matches(name: str, glob: str) -> bool:
-    return fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(name, glob + "#*")
+    # `opt[0]` is a name before it is a character class: a name copied from a report must match itself.
+    return name == glob or fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(name, glob + "#*")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from detaudit.core.errors import UnsupportedLeafError
@@ -28,11 +29,14 @@ def digest_leaf(value: object) -> LeafDigest:
     try:
         if isinstance(value, torch.Tensor):
             return LeafDigest(tensor_digest(value), dtype_name(value.dtype), tuple(value.shape))
-        shape = tuple(getattr(value, "shape", ()))
-        dtype = str(getattr(value, "dtype", "")) or "value"
-        return LeafDigest(digest_value(value), dtype, shape)
+        digest = digest_value(value)
+        if isinstance(value, np.ndarray | np.generic):
+            return LeafDigest(digest, str(value.dtype), tuple(value.shape))
+        return LeafDigest(digest, "value", ())
     except UnsupportedLeafError as error:
-        return LeafDigest(0, getattr(type(value), "__name__", "?"), (), error.reason)
+        return LeafDigest(0, type(value).__name__, (), error.reason)
+    except Exception as error:  # a user's own container may raise anything while it is read
+        return LeafDigest(0, type(value).__name__, (), f"reading it raised {type(error).__name__}: {error}")
 
 
 def prove(digest: Callable[[torch.Tensor], int], device: torch.device | str = "cpu") -> list[str]:

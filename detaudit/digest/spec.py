@@ -76,7 +76,12 @@ def chunk_digests(data: memoryview | bytes) -> bytes:
     """The canonical chunk digests of raw bytes, joined: 8 bytes for each 64 KiB."""
     if len(data) <= CHUNK:
         return xxh3_64_digest(data) if len(data) else b""
-    return b"".join([xxh3_64_digest(data[start : start + CHUNK]) for start in range(0, len(data), CHUNK)])
+    return b"".join(map(xxh3_64_digest, chunks(data)))
+
+
+def chunks(data: memoryview | bytes) -> list[memoryview | bytes]:
+    """The chunks of raw bytes, views where `data` is one."""
+    return [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
 
 
 def leaf_digest(head: bytes, chunks: bytes) -> int:

@@ -1,7 +1,8 @@
 """Bytes of plain Python values: a tagged encoding that is exact, ordered and free of addresses.
 
-Floats go in as their 8 IEEE bytes, integers as decimal text, containers with their length. What has no such encoding
-raises UnsupportedLeafError with the type's name: it is named in the trail, never guessed at.
+Floats go in as their 8 IEEE bytes, integers as hexadecimal text, containers with their length; a non-empty list or
+tuple of 64-bit integers (the state of a random generator) as their 8-byte words. What has no such encoding raises
+UnsupportedLeafError with the type's name: it is named in the trail, never guessed at.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -38,9 +39,11 @@ def _encode_scalar(value: object) -> bytes | None:
         case bool():
             return b"T" if value else b"F"
         case Enum():
-            return _tagged(b"e", f"{type(value).__qualname__}.{value.name}".encode())
+            # A Flag made of unknown bits has no name; its value tells it apart.
+            return _tagged(b"e", f"{type(value).__qualname__}.{value.name or repr(value.value)}".encode())
         case int():
-            return _tagged(b"i", str(int(value)).encode())
+            # Hexadecimal: Python refuses decimal text of more than 4,300 digits.
+            return _tagged(b"i", f"{int(value):x}".encode())
         case float():
             return b"f" + struct.pack("<d", value)
         case complex():
@@ -49,7 +52,7 @@ def _encode_scalar(value: object) -> bytes | None:
             return _tagged(b"s", value.encode("utf-8", "surrogatepass"))
         case bytes() | bytearray() | memoryview():
             return _tagged(b"b", bytes(value))
-        case Decimal() | Fraction() | PurePath() | datetime() | timedelta() | range() | slice():
+        case Decimal() | Fraction() | PurePath() | date() | time() | timedelta() | range():
             return _tagged(b"r", f"{type(value).__name__}:{value}".encode())
     return None
 
@@ -61,6 +64,10 @@ def _encode_container(value: object, depth: int) -> bytes:
         case Set():
             # A set has no order of its own, and its iteration order is exactly what PYTHONHASHSEED moves.
             return _items(b"S", sorted(encode_value(item, depth + 1) for item in value))
+        case slice():
+            return _items(b"x", [encode_value(part, depth + 1) for part in (value.start, value.stop, value.step)])
+        case list() | tuple() if value and set(map(type, value)) == {int}:
+            return _encode_integers(value)
         case Sequence():
             return _items(b"l", [encode_value(item, depth + 1) for item in value])
     if is_dataclass(value) and not isinstance(value, type):
@@ -70,6 +77,13 @@ def _encode_container(value: object, depth: int) -> bytes:
     if nested is not None:
         return nested
     raise UnsupportedLeafError(f"a {type(value).__module__}.{type(value).__qualname__} has no exact byte encoding")
+
+
+def _encode_integers(value: Sequence[int]) -> bytes:
+    try:
+        return b"q" + struct.pack(f"<Q{len(value)}q", len(value), *value)
+    except struct.error:
+        return _items(b"l", [encode_value(item) for item in value])
 
 
 def _encode_array(value: object) -> bytes | None:

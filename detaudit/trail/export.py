@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -50,20 +51,28 @@ def _stats_columns(stats: Stats) -> dict[str, object]:
 
 
 def write_jsonl(trail: TrailReader, out: TextIO, rank: str = "") -> int:
-    """Write JSON lines; returns the number of rows."""
+    """Write JSON lines; returns the number of rows. An overflowed sum of squares is the text "inf": JSON has no
+    number for it."""
     count = 0
-    for count, row in enumerate(rows(trail, rank), start=1):
-        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+    for row in rows(trail, rank):
+        finite = {key: str(value) if value == math.inf else value for key, value in row.items()}
+        out.write(json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n")
+        count += 1
     return count
 
 
 def write_csv(trail: TrailReader, out: TextIO, rank: str = "", head: bool = True) -> int:
-    """Write CSV with a head line unless told otherwise; returns the number of rows."""
+    """Write CSV with a head line unless told otherwise; returns the number of rows. Open `out` with newline=""."""
     columns = COLUMNS + (STATS_COLUMNS if trail.has_stats else ())
-    table = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    # csv quotes a field for a line feed but not for a carriage return, and would read it back as two lines.
+    returns = any("\r" in leaf.name + leaf.unsupported for layout in trail.layouts for leaf in layout.leaves)
+    table = csv.DictWriter(
+        out, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    )
     if head:
         table.writeheader()
     count = 0
-    for count, row in enumerate(rows(trail, rank), start=1):
+    for row in rows(trail, rank):
         table.writerow(row)
+        count += 1
     return count

@@ -1,7 +1,8 @@
 """The format of a trail: a magic, then frames. The whole layout of bytes stands here; docs/notes/format.md tells it.
 
-A frame is an 8-byte head, a payload and an 8-byte checksum. The head holds kind, two reserved bytes of zero, a check
-of its own and the payload length; because the head is checked apart, a flipped bit in a length is an error that names
+A frame is an 8-byte head, a payload and an 8-byte checksum. The head holds kind, a reserved byte of zero, a check of
+its own and the payload length. The head check is CRC-16-CCITT (polynomial 0x1021, initial value 0xFFFF) over kind and
+length: unlike a hash it finds every one or two flipped bits for certain, so a damaged length is an error that names
 the frame and can never pass for a torn tail. A torn tail is a whole head (or less) with too few bytes behind it:
 what a killed writer leaves.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from binascii import crc_hqx
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
@@ -54,8 +56,8 @@ def frame(kind: Kind, payload: bytes, number: int) -> bytes:
 
 
 def head_check(kind: int, length: int) -> int:
-    """16 bits over kind and length, never zero, so that a run of zero bytes is no valid head."""
-    return (xxh3_64_intdigest(struct.pack("<BI", kind, length)) & 0xFFFF) or 1
+    """CRC-16-CCITT over kind and length. Its initial value keeps a run of zero bytes from being a valid head."""
+    return crc_hqx(kind.to_bytes(1, "little") + length.to_bytes(4, "little"), 0xFFFF)
 
 
 def canonical_json(value: object) -> bytes:
@@ -100,14 +102,12 @@ def layout_from(value: Mapping[str, object]) -> Layout:
 
 
 def _leaf_from(row: Sequence[object]) -> Leaf:
-    name, dtype, shape, unsupported, aliases = [*row, *(None,) * (5 - len(row))]
-    return Leaf(
-        name=str(name),
-        dtype=str(dtype or ""),
-        shape=tuple(shape or ()),  # type: ignore[arg-type]
-        unsupported=str(unsupported or ""),
-        aliases=tuple(aliases or ()),  # type: ignore[arg-type]
-    )
+    filled: list[object] = list(row)
+    filled.extend(("", "", (), "", ())[len(row) :])
+    name, dtype, shape, unsupported, aliases = filled
+    if not isinstance(shape, Sequence) or not isinstance(aliases, Sequence):
+        raise TypeError(f"leaf {name}")
+    return Leaf(str(name), str(dtype), tuple(map(int, shape)), str(unsupported), tuple(map(str, aliases)))
 
 
 def layout_digest(layout: Layout) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -20,9 +19,10 @@ from detaudit.core.model import Layout, RunManifest, Stats, StepRecord
 from detaudit.trail import frames
 from detaudit.trail.frames import CHECKSUM, HEAD, OVERHEAD, PREAMBLE, STEP, Kind
 
+_KINDS = {kind.value: kind for kind in Kind}
 
-@dataclass(frozen=True)
-class FrameRef:
+
+class FrameRef(NamedTuple):
     """Where a frame's payload lies. `number` counts frames from 0."""
 
     number: int
@@ -35,7 +35,8 @@ class TrailReader:
     """A trail on disk.
 
     `steps` are the step numbers in order of writing; `chains[i]` the running hash after `steps[i]`. `notes` are the
-    note frames as dicts. `outcome` is what the `end` note says, empty for a run that did not end by itself.
+    note frames as dicts. `has_stats` tells whether any step holds stats. `outcome` is what the `end` note says, empty
+    for a run that did not end by itself. `dropped_bytes` counts the bytes of a torn tail.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -49,14 +50,16 @@ class TrailReader:
         self.steps: list[int] = []
         self.chains: list[int] = []
         self._layout_ids: list[int] = []
+        self._first_uses: dict[int, int] = {}
         self._frames: list[FrameRef] = []
         self.frame_count = 0
         self.dropped_bytes = 0
+        self.has_stats = False
         for reference in self._scan():
             self._take(reference)
             self.frame_count = reference.number + 1
         if not self.frame_count:
-            raise UnreadableError(f"{self.path}: an empty trail, it ends before its header frame")
+            raise UnreadableError(f"{self.path}: an empty trail, it ends within its header frame")
         self._index = {step: position for position, step in enumerate(self.steps)}
 
     def close(self) -> None:
@@ -79,11 +82,7 @@ class TrailReader:
     @property
     def outcome(self) -> str:
         ends = [note for note in self.notes if note["note"] == "end"]
-        return str(ends[-1]["outcome"]) if ends else ""
-
-    @property
-    def has_stats(self) -> bool:
-        return any(STEP.unpack_from(self._view, reference.start)[2] for reference in self._frames)
+        return str(ends[-1].get("outcome", "")) if ends else ""
 
     def position(self, step: int) -> int | None:
         """The position of a step number, None when the trail does not hold it."""
@@ -108,6 +107,10 @@ class TrailReader:
         reference = self._frames[position]
         return frames.unpack_stats(self._view[reference.start : reference.end], len(self.layout(position).leaves))
 
+    def first_uses(self) -> list[int]:
+        """The position of the first step of each layout in use, in order."""
+        return list(self._first_uses.values())
+
     def record(self, position: int) -> StepRecord:
         return StepRecord(
             step=self.steps[position],
@@ -131,10 +134,9 @@ class TrailReader:
                 break
             if CHECKSUM.unpack_from(view, end)[0] != xxh3_64_intdigest(view[offset:end], seed=number):
                 raise self._corrupt(number, offset, "its checksum does not match its bytes")
-            try:
-                yield FrameRef(number, Kind(kind), offset + HEAD.size, end)
-            except ValueError:
-                raise self._corrupt(number, offset, f"kind {kind} is unknown") from None
+            if kind not in _KINDS:
+                raise self._corrupt(number, offset, f"kind {kind} is unknown")
+            yield FrameRef(number, _KINDS[kind], offset + HEAD.size, end)
             offset, number = offset + OVERHEAD + length, number + 1
         self.dropped_bytes = size - offset
 
@@ -144,18 +146,18 @@ class TrailReader:
             raise self._corrupt(reference.number, reference.start, f"a {reference.kind.name} frame stands out of place")
         try:
             match reference.kind:
+                case Kind.STEP:
+                    self._take_step(reference, payload)
                 case Kind.HEADER:
                     value = _mapping(payload)
-                    self.manifest = RunManifest(value["decisive"], value["context"])
+                    self.manifest = RunManifest(dict(value["decisive"]), dict(value["context"]))
                 case Kind.LAYOUT:
                     self.layouts.append(frames.layout_from(_mapping(payload)))
                 case Kind.NOTE:
-                    self.notes.append(dict(_mapping(payload)))
-                case Kind.STEP:
-                    self._take_step(reference, payload)
+                    note = dict(_mapping(payload))
+                    note["note"]  # a note without its kind is malformed
+                    self.notes.append(note)
         except (KeyError, TypeError, ValueError, IndexError, struct.error) as error:
-            if isinstance(error, UnreadableError):
-                raise
             raise self._corrupt(reference.number, reference.start, f"its payload is malformed ({error!r})") from error
 
     def _take_step(self, reference: FrameRef, payload: memoryview) -> None:
@@ -165,8 +167,10 @@ class TrailReader:
             raise ValueError(f"{len(payload)} bytes do not fit layout {layout_id}")
         if self.steps and step <= self.steps[-1]:
             raise ValueError(f"step {step} follows step {self.steps[-1]}")
+        self._first_uses.setdefault(layout_id, len(self.steps))
         self.steps.append(step)
         self.chains.append(running)
+        self.has_stats = self.has_stats or bool(with_stats)
         self._layout_ids.append(layout_id)
         self._frames.append(reference)
 
@@ -200,9 +204,11 @@ def _check_preamble(path: Path, view: memoryview) -> None:
         raise NotATrailError(f"{path} is not a detaudit trail: it begins with {found!r}, not {frames.MAGIC!r}")
     if len(view) < PREAMBLE.size:
         raise UnreadableError(f"{path}: an empty trail, cut within its first {PREAMBLE.size} bytes")
-    version = PREAMBLE.unpack_from(view)[1]
+    _, version, zero = PREAMBLE.unpack_from(view)
     if version != frames.VERSION:
         raise TrailVersionError(f"{path} has trail format {version}; this release of detaudit reads {frames.VERSION}")
+    if zero:
+        raise TrailCorruptError(f"{path}: the first {PREAMBLE.size} bytes are damaged: bytes 12 to 15 are not zero")
 
 
 def _mapping(payload: memoryview) -> Mapping[str, Any]:
