@@ -1,6 +1,7 @@
 """The agent's network and losses: tiles and scan over the history of observations, then a value and a policy head.
 
-Shape legend: B batch, H history, F features, T tiles (32 a feature), M model width, D inner width, N scan state.
+Shape legend: B batch, H history, F features, K tiles active per observation, T tiles, M model width, D inner width,
+N scan state.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ INNER = 16
 STATE = 8
 DISCOUNT = 0.99
 ENTROPY = 0.01
+TILINGS = 2
 _TILES = 32
 _REACH = (2.4, 3.0, 0.21, 3.0)  # |position|, |velocity|, |angle|, |angular velocity| that the tiles span
 
-GATHERED_PER_SAMPLE = HORIZON * FEATURES * WIDTH
+GATHERED_PER_SAMPLE = HORIZON * TILINGS * FEATURES * WIDTH
 
 
 class Outlook(NamedTuple):
@@ -37,15 +39,16 @@ class Outlook(NamedTuple):
 
 
 class TileEncoder(nn.Module):
-    """Tile coding plus a linear view of each observation, then one selective block; the newest position is the output.
+    """Tile coding plus a linear view of each observation, one selective block; the newest position plus the mean.
 
+    Tile coding as in Sutton and Barto, 2018, section 9.5.4: two tilings of each feature, half a tile apart.
     `racing` switches the tile table to a gather whose backward races (fault `encoder-race`).
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.racing = False
-        self.tiles = nn.Parameter(torch.zeros(FEATURES * _TILES, WIDTH))
+        self.tiles = nn.Parameter(torch.zeros(TILINGS * FEATURES * _TILES, WIDTH))
         self.observe = nn.Linear(FEATURES, WIDTH)
         self.block = SelectiveBlock(WIDTH, INNER, STATE)
         self.norm = nn.LayerNorm(WIDTH)
@@ -57,15 +60,18 @@ class TileEncoder(nn.Module):
         position_H = torch.arange(history_BHF.shape[1], device=history_BHF.device)
         mask_BH = (position_H >= history_BHF.shape[1] - length_B.unsqueeze(1)).to(x_BHM.dtype)
         y_BHM, state_BDN = self.block(x_BHM, mask_BH)
-        return self.norm(y_BHM[:, -1]), state_BDN
+        mean_BM = (y_BHM * mask_BH.unsqueeze(-1)).sum(1) / length_B.unsqueeze(1)
+        return self.norm(y_BHM[:, -1] + mean_BM), state_BDN
 
     def _tile_sum(self, scaled_BHF: Tensor) -> Tensor:
-        tile_BHF = ((scaled_BHF + 1.0) * (_TILES / 2)).long().clamp(0, _TILES - 1)
-        tile_BHF = tile_BHF + _TILES * torch.arange(FEATURES, device=tile_BHF.device)
+        place_BHF = (scaled_BHF + 1.0) * (_TILES / 2)
+        place_BHK = torch.cat([place_BHF + tiling / TILINGS for tiling in range(TILINGS)], dim=-1)
+        tile_BHK = place_BHK.long().clamp(0, _TILES - 1)
+        tile_BHK = tile_BHK + _TILES * torch.arange(TILINGS * FEATURES, device=tile_BHK.device)
         if self.racing:
-            return racing_gather(self.tiles, tile_BHF).sum(2)
+            return racing_gather(self.tiles, tile_BHK).sum(2)
         # A matrix product adds in a fixed order on CPU and CUDA alike; gathers and embeddings do not on every device.
-        hot_BHT = scaled_BHF.new_zeros(*tile_BHF.shape[:2], self.tiles.shape[0]).scatter_(2, tile_BHF, 1.0)
+        hot_BHT = scaled_BHF.new_zeros(*tile_BHK.shape[:2], self.tiles.shape[0]).scatter_(2, tile_BHK, 1.0)
         return hot_BHT @ self.tiles
 
 

@@ -49,7 +49,7 @@ class CartPoleLanes:
         self._remember(torch.from_numpy(first), torch.ones(lanes, dtype=torch.bool))
 
     def step(self, action_L: Tensor, chance_L: Tensor) -> Transitions:
-        """Act in every lane. A lane whose episode has just ended spends this call on its reset and adds no transition."""
+        """Act in every lane. A lane whose episode has just ended spends this call on its reset: no transition."""
         observation, reward, terminal, truncated, _ = self._envs.step(action_L.numpy())
         observation_LF = torch.from_numpy(observation)
         terminal_L = torch.from_numpy(terminal.copy())

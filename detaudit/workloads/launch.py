@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from detaudit.core.errors import DetauditError, UsageError
-from detaudit.workloads.faults import FaultKind, FaultPlan, parse_faults
+from detaudit.workloads.faults import NO_FAULTS, FaultKind, FaultPlan, parse_faults
 
 THREADS = 2
 """Intra-op threads unless OMP_NUM_THREADS or --threads says otherwise: the fewest that race."""
+
+CPU = torch.device("cpu")
 
 
 class Audit(Protocol):
@@ -40,9 +42,9 @@ class Options:
     eval_steps: int = 50
     batch: int = 128
     seed: int = 0
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     threads: int = THREADS
-    faults: FaultPlan = FaultPlan({}, {})
+    faults: FaultPlan = NO_FAULTS
 
 
 def main(workload: Callable[[Options], str], kinds: Mapping[str, FaultKind], description: str) -> int:

@@ -1,4 +1,4 @@
-"""Off-policy value learning on CartPole-v1 with prioritised replay: the reference workload, clean unless told otherwise.
+"""Off-policy value learning on CartPole-v1 with prioritised replay: the reference workload, clean by default.
 
 The flow is `run`: a `PerTrainer` whose memory is full, then `train` (one `PerTrainer.step` a step), then `evaluate`,
 and one line of `summary` on stdout. Leaves are declared as `checksums.<leaf>`.
@@ -53,7 +53,7 @@ def train(trainer: PerTrainer, steps: int, audit: Audit) -> float:
 
 
 def evaluate(trainer: PerTrainer, options: Options, audit: Audit) -> float:
-    """Mean reward that a lane collects in `eval_steps` greedy steps before its pole first falls, in fresh environments."""
+    """Mean reward that a lane collects in `eval_steps` greedy steps before its pole first falls; fresh environments."""
     lanes = CartPoleLanes(LANES, HORIZON, options.seed + 1)
     standing_L, returned_L = torch.ones(LANES), torch.zeros(LANES)
     for _ in range(options.eval_steps):

@@ -24,9 +24,10 @@ def racing_accumulate(target_N: Tensor, index_M: Tensor, values_M: Tensor) -> No
 
 def racing_gather(table_ND: Tensor, index: Tensor) -> Tensor:
     """Rows `table[index]`, shape `[*index.shape, D]`: exact forwards, a racing sum backwards."""
-    if table_ND.is_cuda:
-        return table_ND.index_select(0, index.flatten()).view(*index.shape, table_ND.shape[1])
-    return table_ND[index]
+    # Flat indices: given several index dimensions torch may part the work so that threads write different rows.
+    index_M = index.flatten()
+    rows_MD = table_ND.index_select(0, index_M) if table_ND.is_cuda else table_ND[index_M]
+    return rows_MD.view(*index.shape, table_ND.shape[1])
 
 
 def fixed_permutation(length: int, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from detaudit.core.errors import UsageError
 from detaudit.workloads.faults import FaultPlan
-from detaudit.workloads.races import fixed_permutation, racing_accumulate
+from detaudit.workloads.races import RACING_ELEMENTS, fixed_permutation, racing_accumulate
 from detaudit.workloads.sumtree import leaves, rebuild_levels
 
 STALE_READ = "tree-stale-read"
@@ -68,15 +68,19 @@ class RacingRebuild:
 
 
 class RacingTotal:
-    """The sum of all leaves, accumulated into one cell by racing threads in a fixed random order."""
+    """The sum of all leaves, accumulated into one cell by racing threads in a fixed random order.
+
+    Each leaf is added in as many equal parts as it takes to reach the size at which the race shows in most steps.
+    """
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self._order = fixed_permutation(capacity, device)
-        self._cell = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self._parts = -(-RACING_ELEMENTS // capacity)
+        self._leaf = fixed_permutation(capacity * self._parts, device) % capacity
+        self._cell = torch.zeros_like(self._leaf)
 
     def __call__(self, nodes: Tensor) -> Tensor:
         total = nodes.new_zeros(1)
-        racing_accumulate(total, self._cell, leaves(nodes)[self._order])
+        racing_accumulate(total, self._cell, leaves(nodes)[self._leaf] / self._parts)
         return total
 
 
