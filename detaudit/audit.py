@@ -5,24 +5,36 @@
 1. `_run_all`: spawn A, then B (then C ...), one after the other, in fresh processes with the recorder injected;
 2. `_judge_all`: compare each later run with A; the earliest divergence decides;
 3. `_with_files`: for a diverged pair, the files that run A left in the working directory;
-4. `write_results`: verdict.json, and for a clean verdict the certificate.
+4. `_next_command`: what to type next;
+5. `write_results`: the reports, and for a clean verdict the certificate.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from detaudit import certificate
-from detaudit.compare.runs import RunEvidence, judge
+from detaudit.compare.evidence import RunEvidence
+from detaudit.compare.runs import judge
 from detaudit.core import env
 from detaudit.core.errors import UsageError
 from detaudit.core.model import Outcome, Verdict
 from detaudit.core.names import Selection
 from detaudit.launch import child, files, outdir
 from detaudit.report.json import verdict_json
+from detaudit.report.junit import verdict_junit
+from detaudit.report.markdown import verdict_markdown
+
+REPORTS: dict[str, Callable[[Verdict], str]] = {
+    "verdict.json": verdict_json,
+    "junit.xml": verdict_junit,
+    "summary.md": verdict_markdown,
+}
+"""What an audit leaves in its directory for programs and for continuous integration, by file name."""
 
 Progress = Callable[[str], None]
 
@@ -53,6 +65,7 @@ def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
     verdict = _judge_all(runs, Selection.parse(request.leaves))
     verdict = _with_files(verdict, created)
     verdict = replace(verdict, command=request.command, directory=str(request.directory))
+    verdict = replace(verdict, next_command=_next_command(verdict, request.directory))
     return write_results(verdict, runs, request.directory)
 
 
@@ -64,7 +77,7 @@ def _run_all(request: Request, progress: Progress) -> tuple[list[RunEvidence], l
     created: list[str] = []
     for index in range(request.runs):
         label = run_label(index)
-        progress(f"run {label}: {' '.join(request.command)}")
+        progress(f"run {label}: {shlex.join(request.command)}")
         evidence = child.run(request.command, label, request.settings(label), os.environ)
         progress(_progress_line(evidence))
         runs.append(evidence)
@@ -93,7 +106,7 @@ def _judge_all(runs: Sequence[RunEvidence], selection: Selection) -> Verdict:
     warnings = [line for verdict in verdicts for line in verdict.warnings]
     reason = chosen.reason
     if diverged and len(verdicts) > 1:
-        reason += f" ({len(diverged)} of {len(verdicts)} runs differ from run A)"
+        reason += f" (run {chosen.pair[1]}; {len(diverged)} of {len(verdicts)} runs differ from run A)"
     reports = tuple(evidence.report for evidence in runs)
     return replace(chosen, reason=reason, runs=reports, warnings=tuple(dict.fromkeys(warnings)))
 
@@ -110,10 +123,21 @@ def _with_files(verdict: Verdict, created: Sequence[str]) -> Verdict:
     return replace(verdict, created_files=tuple(created), warnings=(*verdict.warnings, hint))
 
 
+def _next_command(verdict: Verdict, directory: Path) -> str:
+    """What an engineer would type next, ready for a shell; empty when there is nothing better than the reason."""
+    if verdict.outcome is Outcome.CLEAN:
+        return shlex.join(["detaudit", "verify", str(directory)])
+    if verdict.first_divergence:
+        return shlex.join(["detaudit", "show", str(directory), "--step", str(verdict.first_divergence.step)])
+    failed = [run.label for run in verdict.runs if run.exit_status]
+    return shlex.join(["cat", str(directory / failed[0] / "stderr.txt")]) if failed else ""
+
+
 def write_results(verdict: Verdict, runs: Sequence[RunEvidence], directory: Path) -> Verdict:
-    """Write verdict.json, and certificate.json for a clean verdict; returns the verdict naming the certificate."""
+    """Write the reports, and certificate.json for a clean verdict; returns the verdict naming the certificate."""
     if verdict.outcome is Outcome.CLEAN:
         path = certificate.write(verdict, runs, directory)
         verdict = replace(verdict, certificate=str(path))
-    (directory / "verdict.json").write_text(verdict_json(verdict), encoding="utf-8")
+    for name, report in REPORTS.items():
+        (directory / name).write_text(report(verdict), encoding="utf-8")
     return verdict

@@ -71,8 +71,8 @@ class BackwardWatch:
                 self.recorder.nonfinite("loss", "NaN" if bool(torch.isnan(value).any()) else "Inf")
 
     def _leaf_tensors(self, roots: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        self.recorder.introduce_visible()
         for index, tensor in enumerate(_accumulators(roots)):
-            self.recorder.roots.register_owners([tensor])
             names = self.recorder.roots.names(tensor)
             yield (names[0] if names else variable_name(tensor) or f"leaf[{index}]"), tensor
 

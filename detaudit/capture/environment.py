@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy
 import torch
 
+from detaudit.core.env import Settings
 from detaudit.core.model import RunManifest
 from detaudit.trail import manifest as base
 
@@ -51,7 +52,7 @@ class Family:
 FAMILY = Family()
 
 
-def manifest() -> RunManifest:
+def manifest(settings: Settings) -> RunManifest:
     """The manifest of this process, complete."""
     found = base.base_manifest(os.environ, sys.argv)
     digest, files = base.code_digest(user_files(), Path.cwd())
@@ -68,7 +69,8 @@ def manifest() -> RunManifest:
         "interop_threads": torch.get_num_interop_threads(),
         **_flags(),
     }
-    return RunManifest(decisive, {**found.context, "torch_seed": torch.initial_seed()})
+    asked = {"every": settings.every, "steps": settings.steps}
+    return RunManifest(decisive, {**found.context, **asked, "torch_seed": torch.initial_seed()})
 
 
 def _flags() -> dict[str, object]:

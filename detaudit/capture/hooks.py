@@ -74,13 +74,7 @@ class ModuleHooks:
         stack.append(module)
 
     def _root_call(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        roots = self.recorder.roots
-        first = not roots.path(module)
-        label = roots.register(module)
-        if first:
-            named = [(name, t) for t in (*module.parameters(), *module.buffers()) for name in roots.names(t)[:1]]
-            for name, tensor in named:
-                self.recorder.add(f"init.{name}", tensor)
+        label = self.recorder.introduce(module)
         for index, value in enumerate(args):
             self._add_all(value, f"input.{label}.{index}")
         for key, value in _keyword_arguments().items():
@@ -194,6 +188,9 @@ class OptimizerHooks:
     def _gradients(self, optimizer: torch.optim.Optimizer) -> None:
         self._modules.reset_stack()
         recorder = self.recorder
+        if not recorder.namer.known(optimizer):
+            recorder.optimizer_made = True
+            recorder.introduce_visible()
         label = recorder.namer.name(optimizer)
         if not recorder.live:
             return

@@ -8,13 +8,12 @@ which is context and a warning and never by itself a divergence: nearly every sc
 from __future__ import annotations
 
 import random
-import sys
 from array import array
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from detaudit.capture.patch import Patches
-
 
 MAX_REMEMBERED = 4096
 
@@ -99,4 +98,4 @@ def watch_python() -> HostGenerator:
 
 def watch_numpy() -> HostGenerator:
     """The generator behind `numpy.random.rand()`; to be called right after numpy.random is imported."""
-    return HostGenerator("numpy", sys.modules["numpy.random"], "seed", "get_state", "set_state", _numpy_bytes)
+    return HostGenerator("numpy", import_module("numpy.random"), "seed", "get_state", "set_state", _numpy_bytes)

@@ -49,14 +49,10 @@ class Roots:
             self._add_name(tensor, join(label, strip_wrappers(path)))
         return label
 
-    def register_owners(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Find the modules that hold parameters nobody has named yet, among the variables of the user's frames."""
-        missing = {id(p) for p in parameters if not self.names(p)}
-        if not missing:
-            return
-        for _, module in visible_modules():
-            if not self.path(module) and any(id(p) in missing for p in module.parameters()):
-                self.register(module)
+    def unseen_modules(self) -> list[nn.Module]:
+        """The modules that the user's frames name and that belong to no root yet: EMA copies, teachers, owners of
+        parameters that are called by other means than `module(...)`."""
+        return [module for _, module in visible_modules() if not self.path(module)]
 
     def names(self, tensor: torch.Tensor) -> list[str]:
         """All names of a parameter or buffer, the first being its own; empty for a stranger."""
@@ -117,7 +113,6 @@ class Group:
 def optimizer_parameters(optimizer: torch.optim.Optimizer, roots: Roots) -> list[tuple[str, torch.Tensor]]:
     """The parameters of an optimizer in order, by name; one that no module holds is `opt[i]`, i counted over groups."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    roots.register_owners(parameters)
     return [(next(iter(roots.names(p)), f"opt[{index}]"), p) for index, p in enumerate(parameters)]
 
 

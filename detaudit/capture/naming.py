@@ -102,7 +102,12 @@ def _search(names: Mapping[str, object], target: object) -> str:
 
 
 def _direct(names: Mapping[str, object], target: object) -> str:
-    return next((name for name, value in list(names.items()) if value is target and name != "self"), "")
+    return next((name for name, value in list(names.items()) if value is target and _is_name(name)), "")
+
+
+def _is_name(name: str) -> bool:
+    """Whether a key of a frame is a variable that the user wrote: not `self`, not the interpreter's or pytest's own."""
+    return name != "self" and name.isidentifier()
 
 
 def _attribute(names: Mapping[str, object], target: object) -> str:
@@ -129,7 +134,7 @@ def _inside_modules(names: Mapping[str, object], target: object) -> str:
     if not isinstance(target, nn.Module):
         return ""
     for name, value in list(names.items()):
-        if isinstance(value, nn.Module) and name != "self":
+        if isinstance(value, nn.Module) and _is_name(name):
             for path, module in value.named_modules():
                 if module is target:
                     return join(name, strip_wrappers(path))
@@ -145,7 +150,7 @@ def visible_modules() -> list[tuple[str, nn.Module]]:
             break
         if _is_users(frame):
             for name, value in _named_values(frame):
-                if isinstance(value, nn.Module) and name != "self":
+                if isinstance(value, nn.Module) and _is_name(name):
                     found.setdefault(id(value), (name, value))
         frame = frame.f_back
     return list(found.values())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from detaudit.capture import environment, rng
 from detaudit.capture.buffer import Entry, StepBuffer
@@ -59,6 +60,7 @@ class Recorder:
     def _forget(self) -> None:
         """The state that a forked child does not share with its parent."""
         self.step = 0
+        self._in_tail = False
         self.buffer = StepBuffer()
         self._groups: dict[str, Group] = {}
         self._layouts: dict[tuple[object, ...], Layout] = {}
@@ -70,7 +72,7 @@ class Recorder:
     @property
     def live(self) -> bool:
         """Whether the step under way is recorded (`--every K`) and recording still works."""
-        return not self.stopped and self.step % self.settings.every == 0
+        return not self.stopped and (self._in_tail or self.step % self.settings.every == 0)
 
     def add(self, name: str, value: object) -> None:
         """Digest a value now and append it to the step."""
@@ -86,6 +88,24 @@ class Recorder:
         if self.live and not self.selection.excludes(entry.name):
             self._begin()
             self.buffer.add(entry)
+
+    def introduce(self, module: nn.Module) -> str:
+        """Make a module a root, with its state as first seen (`init.*`); returns its label."""
+        known = self.roots.path(module)
+        if known:
+            return known
+        label = self.roots.register(module)
+        for kind, tensors in (("param", module.parameters()), ("buffer", module.buffers())):
+            for tensor in tensors:
+                name = self.roots.names(tensor)[0]
+                if name.startswith(f"{label}."):  # not what a root seen before holds too
+                    self.add(f"init.{kind}.{name}", tensor)
+        return label
+
+    def introduce_visible(self) -> None:
+        """Introduce every module that the user's frames name."""
+        for module in self.roots.unseen_modules():
+            self.introduce(module)
 
     def add_group(self, key: str, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Digest many tensors at once. `key` names the group, so that views are kept from step to step."""
@@ -158,7 +178,9 @@ class Recorder:
         layout = self._layout(leaves, kind, optimizer)
         if self._writer is None:
             directory = Path(self.settings.directory)
-            self._writer = TrailWriter(directory / f"{environment.FAMILY.process_name()}.trail", environment.manifest())
+            self._writer = TrailWriter(
+                directory / f"{environment.FAMILY.process_name()}.trail", environment.manifest(self.settings)
+            )
         for note, fields in self._notes:
             self._writer.note(note, **fields)
         self._notes.clear()
@@ -179,6 +201,7 @@ class Recorder:
             self.stop(self._explain(error))
 
     def _tail(self) -> None:
+        self._in_tail = True
         self._begin()
         for label, module in self.roots.alive():
             self.add_group(f"tail.{label}", [(f"param.{n}", p) for p in module.parameters() for n in self._own(p)])

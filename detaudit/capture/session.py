@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
 
 from detaudit.capture import host_generators, install
-from detaudit.capture.naming import variable_name
 from detaudit.capture.recorder import Recorder, event
 from detaudit.core.env import Settings
 from detaudit.core.errors import UsageError
@@ -77,7 +78,7 @@ class Session:
 
 
 def record(
-    *objects: Any,
+    *objects: nn.Module | Optimizer,
     out: str | Path | None = None,
     every: int = 1,
     stats: bool = False,
@@ -90,6 +91,8 @@ def record(
     beside the digests; `leaves` are globs as in `--leaves`. Raises UsageError when `out` is given in a process that is
     recorded already, or holds a trail.
     """
+    for target in objects:
+        _check(target)
     found = install.current()
     owned = False
     if found is not None and out is not None:
@@ -107,15 +110,14 @@ def record(
     return Session(found, owned)
 
 
-def _introduce(recorder: Recorder, target: Any) -> None:
-    from torch import nn
-    from torch.optim import Optimizer
+def _check(target: object) -> None:
+    if not isinstance(target, nn.Module | Optimizer):
+        raise UsageError(f"record() takes modules and optimizers, not a {type(target).__name__}: {target!r:.80}")
 
+
+def _introduce(recorder: Recorder, target: nn.Module | Optimizer) -> None:
     if isinstance(target, nn.Module):
-        recorder.roots.register(target)
-    elif isinstance(target, Optimizer):
+        recorder.introduce(target)
+    else:
         recorder.optimizer_made = True
         recorder.namer.name(target)
-    else:
-        name = variable_name(target) or type(target).__name__
-        raise UsageError(f"record() takes modules and optimizers; {name} is a {type(target).__name__}")

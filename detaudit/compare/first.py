@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from detaudit.core.model import Divergence, DivergenceKind, Finding, Layout, Leaf, Stats
+from detaudit.core.model import Divergence, DivergenceKind, Finding, Layout, Leaf, Stats, StepKind
 from detaudit.core.names import Selection, merged_order
 from detaudit.trail.reader import TrailReader
 
@@ -18,7 +18,7 @@ from detaudit.trail.reader import TrailReader
 @dataclass(frozen=True)
 class Comparison:
     """What a pair of trails showed. `unsupported` names selected leaves that carry no digest; `leaves_compared` counts
-    the distinct selected names over all compared steps."""
+    the distinct selected names over all compared steps. The tail is compared, but is no step in `steps_compared`."""
 
     finding: Finding | None
     steps_compared: int
@@ -40,7 +40,7 @@ def compare_trails(a: TrailReader, b: TrailReader, selection: Selection | None =
     seen = _selected_leaves((a, b), chosen)
     return Comparison(
         finding=finding,
-        steps_compared=len(common),
+        steps_compared=len(common) - _ends_in_tail(a, common),
         leaves_compared=len({leaf.name for leaf in seen}),
         unsupported=tuple(sorted({f"{leaf.name}: {leaf.unsupported}" for leaf in seen if leaf.unsupported})),
     )
@@ -51,6 +51,10 @@ def _common_steps(a: TrailReader, b: TrailReader) -> list[int]:
         return a.steps
     other = set(b.steps)
     return [step for step in a.steps if step in other]
+
+
+def _ends_in_tail(trail: TrailReader, steps: Sequence[int]) -> bool:
+    return bool(steps) and trail.layout(_at(trail, steps[-1])).kind is StepKind.TAIL
 
 
 def _first_unequal_step(a: TrailReader, b: TrailReader, common: Sequence[int], chosen: Selection) -> int | None:
@@ -132,7 +136,7 @@ def _compare_leaf(left: _Side, right: _Side, name: str, step: int, place: int, r
             run_a=run_a,
             run_b=run_b,
             delta=delta,
-            note=note,
+            note=note or ("after the last update" if left.layout.kind is StepKind.TAIL else ""),
         )
 
     a, b = left.leaves.get(name), right.leaves.get(name)
@@ -173,7 +177,14 @@ def _layout_difference(left: _Side, right: _Side, step: int, rank: str) -> Diver
 def _first_missing_step(a: TrailReader, b: TrailReader, common: Sequence[int]) -> int | None:
     if len(common) == len(a.steps) == len(b.steps):
         return None
-    return min(set(a.steps) ^ set(b.steps))
+    alone = set(a.steps) ^ set(b.steps)
+    return min((step for step in alone if was_asked(a, step) and was_asked(b, step)), default=None)
+
+
+def was_asked(trail: TrailReader, step: int) -> bool:
+    """Whether the recorder was asked for this step (`--every`, `--steps`): one it left out is no missing step."""
+    every, limit = (int(str(trail.manifest.context.get(key, default))) for key, default in (("every", 1), ("steps", 0)))
+    return step % every == 0 and (not limit or step < limit)
 
 
 def _ended(a: TrailReader, b: TrailReader, step: int, rank: str) -> Finding:
@@ -182,7 +193,7 @@ def _ended(a: TrailReader, b: TrailReader, step: int, rank: str) -> Finding:
 
     holder = a if a.position(step) is not None else b
     optimizer = holder.layout(_at(holder, step)).optimizer
-    note = "the step is missing in run " + ("B" if holder is a else "A")
+    note = f"the step is missing in the {'second' if holder is a else 'first'} run"
     first = Divergence(step, "step", DivergenceKind.MISSING, rank, 0, optimizer, state(a), state(b), None, note)
     return Finding(first, (first,), equal_before=0)
 

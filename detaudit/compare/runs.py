@@ -7,29 +7,19 @@ makes the verdict inconclusive; only what passes all of them is clean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from detaudit.compare.first import Comparison, compare_trails
-from detaudit.core.errors import UnreadableError
-from detaudit.core.model import DivergenceKind, Finding, Outcome, RunReport, StepKind, Verdict
+from detaudit.compare.evidence import RunEvidence, aligned, last_step
+from detaudit.compare.first import Comparison, compare_trails, was_asked
+from detaudit.core.model import DivergenceKind, Finding, Outcome, StepKind, Verdict
 from detaudit.core.names import Selection
 from detaudit.trail.manifest import differences
 from detaudit.trail.reader import TrailReader
 
-TRAIL_SUFFIX = ".trail"
-
-
-@dataclass(frozen=True)
-class RunEvidence:
-    """What one run left: how it ended and a trail for each rank that trained, keyed by the trail's name."""
-
-    report: RunReport
-    trails: Mapping[str, TrailReader]
-    missing_reason: str = ""
-    """Why there is no trail, where the launcher knows it."""
-    stdout_digest: str = ""
+SOUND_ENDS = frozenset({"complete", "step limit", "os._exit(0)"})
+"""What the end note of a run that ended well may say. Anything else (an exception, a recorder that gave up) leaves the
+rest of the run unseen, so that it can never be clean."""
 
 
 @dataclass
@@ -37,37 +27,20 @@ class _Judgement:
     """What the ranks of a pair showed, gathered before anything is decided."""
 
     finding: Finding | None = None
-    steps: int = 0
+    steps_by_rank: list[int] = field(default_factory=list)
     leaves: int = 0
     unsupported: set[str] = field(default_factory=set)
     manifest_differences: list[str] = field(default_factory=list)
 
-
-def open_run(path: Path | str, label: str) -> RunEvidence:
-    """The evidence in a run directory (or a single trail file). Raises UnreadableError and its kind."""
-    path = Path(path)
-    if path.is_dir():
-        files = sorted(path.glob("*" + TRAIL_SUFFIX))
-        if not files and not any(path.iterdir()):
-            raise UnreadableError(f"{path} is an empty directory; name one that `detaudit record --out` wrote")
-    elif path.exists():
-        files = [path]
-    else:
-        raise UnreadableError(f"{path} does not exist; name a trail or a directory of trails")
-    names = [file.name.removesuffix(TRAIL_SUFFIX) for file in files] if path.is_dir() else ["trail"]
-    trails = {name: TrailReader(file) for name, file in zip(names, files, strict=True)}
-    return RunEvidence(replace(RunReport(label, exit_status=None), **trail_facts(trails)), trails)
-
-
-def trail_facts(trails: Mapping[str, TrailReader]) -> dict[str, object]:
-    """The fields of a RunReport that trails tell: names, last step, outcome."""
-    last = [trail.steps[-1] for trail in trails.values() if trail.steps]
-    outcomes = sorted({trail.outcome or "did not end by itself" for trail in trails.values()})
-    return {"trails": tuple(trails), "last_step": max(last, default=None), "outcome": "; ".join(outcomes)}
+    @property
+    def steps(self) -> int:
+        """Steps that were compared on every rank."""
+        return min(self.steps_by_rank, default=0)
 
 
 def judge(a: RunEvidence, b: RunEvidence, selection: Selection, allow_differences: bool = False) -> Verdict:
     """The verdict over a pair of runs. With `allow_differences` unequal manifests are an override, not a refusal."""
+    a, b = aligned(a, b)
     seen = _compare_ranks(a, b, selection)
     verdict = Verdict(
         outcome=Outcome.INCONCLUSIVE,
@@ -75,6 +48,7 @@ def judge(a: RunEvidence, b: RunEvidence, selection: Selection, allow_difference
         steps_compared=seen.steps,
         leaves_compared=seen.leaves,
         runs=(a.report, b.report),
+        pair=(a.report.label, b.report.label),
         manifest_differences=tuple(seen.manifest_differences),
         selection=selection.describe(),
         warnings=tuple(warnings(a, b, selection)),
@@ -117,7 +91,7 @@ def _compare_ranks(a: RunEvidence, b: RunEvidence, selection: Selection) -> _Jud
 
 def _merge(seen: _Judgement, comparison: Comparison) -> None:
     """Ranks are concurrent: the first divergence is the earliest step, then the earliest place in it."""
-    seen.steps = comparison.steps_compared if not seen.steps else min(seen.steps, comparison.steps_compared)
+    seen.steps_by_rank.append(comparison.steps_compared)
     seen.leaves += comparison.leaves_compared
     seen.unsupported.update(comparison.unsupported)
     new, old = comparison.finding, seen.finding
@@ -141,10 +115,9 @@ def _is_evidence(finding: Finding, a: RunEvidence, b: RunEvidence) -> bool:
 
 
 def _why_not_clean(a: RunEvidence, b: RunEvidence, seen: _Judgement, selection: Selection) -> str:
-    for run in (a, b):
-        for reason in (_failure(run), _nothing(run), _unfinished(run)):
-            if reason:
-                return reason
+    unusable = why_unusable(a) or why_unusable(b)
+    if unusable:
+        return unusable
     if set(a.trails) != set(b.trails):
         left, right = (", ".join(run.trails) for run in (a, b))
         return f"the runs left trails of different processes: A {left}; B {right}"
@@ -162,6 +135,12 @@ def _why_not_clean(a: RunEvidence, b: RunEvidence, seen: _Judgement, selection: 
     return ""
 
 
+def why_unusable(run: RunEvidence) -> str:
+    """Why a run by itself cannot carry a clean verdict: it failed, recorded nothing, or its trail broke off. Empty for
+    a sound run."""
+    return _failure(run) or _defective(run) or _nothing(run) or _unfinished(run)
+
+
 def _failure(run: RunEvidence) -> str:
     status = run.report.exit_status
     if status in (0, None):
@@ -170,6 +149,10 @@ def _failure(run: RunEvidence) -> str:
     last = run.report.last_step
     where = "before its first step" if last is None else f"after step {last}"
     return f"run {run.report.label} {ended} {where}"
+
+
+def _defective(run: RunEvidence) -> str:
+    return f"run {run.report.label} was not recorded whole: {'; '.join(run.defects)}" if run.defects else ""
 
 
 def _nothing(run: RunEvidence) -> str:
@@ -181,10 +164,14 @@ def _nothing(run: RunEvidence) -> str:
 def _unfinished(run: RunEvidence) -> str:
     for name, trail in run.trails.items():
         torn = f", {trail.dropped_bytes} bytes of a torn tail were dropped" if trail.dropped_bytes else ""
-        last = f"step {trail.steps[-1]}" if trail.steps else "no step"
+        step = last_step(trail)
+        last = "no step" if step is None else f"step {step}"
         if not trail.outcome:
-            return f"the trail {name} of run {run.report.label} breaks off after {last}{torn}"
-        if trail.outcome.startswith(("error", "exception")):
+            return (
+                f"the trail {name} of run {run.report.label} breaks off after {last}{torn}: "
+                "its process was killed, or its disk was full; run it again"
+            )
+        if trail.outcome not in SOUND_ENDS:
             return f"the trail {name} of run {run.report.label} ends after {last}: {trail.outcome}"
     return ""
 
@@ -213,14 +200,30 @@ def warnings(a: RunEvidence, b: RunEvidence, selection: Selection) -> list[str]:
     for run in (a, b):
         for name, trail in run.trails.items():
             lines.extend(_trail_warnings(name if len(run.trails) > 1 else "", trail))
+        lines.extend(run.remarks)
         failure = _failure(run)
         if failure:
             lines.append(failure)
-    if a.stdout_digest != b.stdout_digest:
+    if a.stdout_digest and b.stdout_digest and a.stdout_digest != b.stdout_digest:
         lines.append("what the runs wrote to stdout differs")
+    lines.extend(_left_out(a, b))
     if selection.include or selection.exclude:
         lines.append(f"only leaves matching {selection.describe()} were compared")
     return list(dict.fromkeys(lines))
+
+
+def _left_out(a: RunEvidence, b: RunEvidence) -> list[str]:
+    """Steps that only one recorder was asked for, so that they could not be compared."""
+    pairs = [(a.trails[name], b.trails[name]) for name in a.trails if name in b.trails]
+    alone = {
+        step
+        for left, right in pairs
+        for step in set(left.steps) ^ set(right.steps)
+        if not (was_asked(left, step) and was_asked(right, step))
+    }
+    if not alone:
+        return []
+    return [f"{len(alone)} steps were recorded in one run only (other --every or --steps) and not compared"]
 
 
 def _trail_warnings(name: str, trail: TrailReader) -> list[str]:

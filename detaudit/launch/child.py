@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from detaudit.compare.runs import TRAIL_SUFFIX, RunEvidence, trail_facts
+from detaudit.compare.evidence import TRAIL_SUFFIX, RunEvidence, keep_report, with_trail_facts
 from detaudit.core import env
-from detaudit.core.errors import UsageError
+from detaudit.core.errors import UnreadableError, UsageError
 from detaudit.core.model import RunReport
 from detaudit.trail.reader import TrailReader
 
@@ -28,7 +27,10 @@ NOT_LOADED = (
     "(run `{python} -m pip install detaudit`, or call the command with the Python that has it: {own}), "
     "and it must not be started with -I, -E or -S"
 )
-NEVER_TRAINED = "the command ran with the recorder loaded, but no optimizer step and no backward call was seen"
+NEVER_TRAINED = (
+    "the command ran with the recorder loaded, but no optimizer step and no backward call was seen; "
+    "if it trains by other means, name its leaves with `detaudit.record` and call `audit.step()`"
+)
 
 
 def child_environment(settings: env.Settings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -38,10 +40,10 @@ def child_environment(settings: env.Settings, environ: Mapping[str, str]) -> dic
 
 
 def run(command: Sequence[str], label: str, settings: env.Settings, environ: Mapping[str, str]) -> RunEvidence:
-    """Run the command once and return its evidence. `settings.directory` must be fresh; it receives the trails, the
-    command's stdout.txt and stderr.txt. Raises UsageError when the command cannot be started at all."""
+    """Run the command once and return its evidence. `settings.directory` holds no earlier run; it receives the trails,
+    run.json and the command's stdout.txt and stderr.txt. Raises UsageError when the command cannot be started."""
     directory = Path(settings.directory)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     with (directory / "stdout.txt").open("wb") as out, (directory / "stderr.txt").open("wb") as err:
         try:
@@ -56,24 +58,39 @@ def run(command: Sequence[str], label: str, settings: env.Settings, environ: Map
             raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
     wall = time.perf_counter() - started
     report = RunReport(label, done.returncode, wall, recorder_share(directory, wall))
-    return collect(directory, report, command)
+    evidence = collect(directory, report, command)
+    keep_report(directory, evidence)
+    return evidence
 
 
 def collect(directory: Path, report: RunReport, command: Sequence[str]) -> RunEvidence:
     """The evidence that a finished run left in its directory."""
-    files = sorted(directory.glob("*" + TRAIL_SUFFIX))
-    trails = {file.name.removesuffix(TRAIL_SUFFIX): TrailReader(file) for file in files}
-    digest = hashlib.sha256((directory / "stdout.txt").read_bytes()).hexdigest()
-    return RunEvidence(replace(report, **trail_facts(trails)), trails, _missing_reason(directory, command), digest)
+    trails: dict[str, TrailReader] = {}
+    defects = []
+    for file in sorted(directory.glob("*" + TRAIL_SUFFIX)):
+        try:
+            trails[file.name.removesuffix(TRAIL_SUFFIX)] = TrailReader(file)
+        except UnreadableError as error:
+            defects.append(str(error))
+    # A rank whose recorder gave up before its first step leaves no trail in either run: only this file tells.
+    for file in sorted(directory.glob("recorder-error*.txt")):
+        defects.append(f"a recorder failed ({tail_of(file, 1)}); see {file}")
+    unable = [file.read_text(encoding="utf-8").strip() for file in sorted(directory.glob("autoload-error*.txt"))]
+    return RunEvidence(
+        report=with_trail_facts(report, trails),
+        trails=trails,
+        missing_reason="" if trails else "; ".join(unable) or _missing_reason(directory, command),
+        stdout_digest=hashlib.sha256((directory / "stdout.txt").read_bytes()).hexdigest(),
+        defects=tuple(defects),
+        remarks=tuple(unable) if trails else (),
+    )
 
 
 def _missing_reason(directory: Path, command: Sequence[str]) -> str:
-    failed = directory / "autoload-error.txt"
-    if failed.exists():
-        return failed.read_text(encoding="utf-8").strip()
     if (directory / LOADED).exists():
         return NEVER_TRAINED
-    python = shutil.which(command[0]) or command[0]
+    called = shutil.which(command[0]) or command[0]
+    python = called if Path(called).name.startswith("python") else "python"
     return NOT_LOADED.format(python=python, own=sys.executable)
 
 

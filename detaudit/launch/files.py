@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-SKIPPED = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", ".pytest_cache", ".mypy_cache"})
+CACHES = frozenset({".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__"})
+SKIPPED = CACHES | {".git", ".venv", "venv", "node_modules"}
 LIMIT = 50_000
 """Files looked at; a larger tree is cut there, and the result says so."""
 

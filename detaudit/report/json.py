@@ -23,6 +23,7 @@ def verdict_value(verdict: Verdict) -> dict[str, object]:
         "diverging_leaves": [divergence_value(divergence) for divergence in verdict.diverging_leaves],
         "equal_before": verdict.equal_before,
         "runs": [run_value(run) for run in verdict.runs],
+        "pair": list(verdict.pair),
         "created_files": list(verdict.created_files),
         "manifest_differences": list(verdict.manifest_differences),
         "overrides": list(verdict.overrides),

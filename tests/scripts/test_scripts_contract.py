@@ -1,0 +1,179 @@
+"""The shell scripts: their usage, the environment they choose, and the command they end in. Nothing is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHECK = ROOT / "scripts" / "determinism-check.sh"
+SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
+
+
+@pytest.fixture
+def active(tmp_path):
+    """An active environment whose `python` answers the import check and otherwise prints how it was called."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        '#!/usr/bin/env bash\n[[ "$1" == -c ]] && exit 0\necho "OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-}"\n'
+        'printf "%s\\n" "$@"\nexit 7\n'
+    )
+    python.chmod(0o755)
+    return {**os.environ, "VIRTUAL_ENV": str(tmp_path), "PATH": f"{python.parent}:{os.environ['PATH']}"}
+
+
+def run(script, *arguments, env=None):
+    return subprocess.run([script, *arguments], capture_output=True, text=True, env=env, cwd="/")
+
+
+def called(done):
+    """The words that the stand-in python was called with."""
+    return done.stdout.splitlines()[1:]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_form(script):
+    text = script.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n# ")
+    assert script.name == "setup.sh" or ("set -euo pipefail" in text and os.access(script, os.X_OK))
+    assert not re.search(r"https?://|/home/|/root/|index-url", text), "no host and no path of one machine"
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+
+
+class TestDeterminismCheck:
+    def test_quick_is_the_default(self, active):
+        python = f"{active['VIRTUAL_ENV']}/bin/python"
+        quick, plain = run(CHECK, "--quick", env=active), run(CHECK, env=active)
+        assert quick.stdout == plain.stdout and quick.returncode == 7
+        assert quick.stdout.startswith("OMP_WAIT_POLICY=passive\n")
+        assert called(quick) == [
+            *("-m", "detaudit", "check", "--stats", "--", python, "-m", "detaudit.workloads.per_rl"),
+            *("--steps", "200", "--eval-steps", "50", "--batch", "128"),
+        ]
+
+    def test_every_option_reaches_its_place(self, active):
+        words = called(run(
+            CHECK, "--full", "--steps", "7", "--workload", "digits", "--device", "cuda:1", "--inject", "a,late:3:b",
+            "--seed", "5", "--leaves", "checksums.*", "--out", "o", "--json", env=active,
+        ))  # fmt: skip
+        split = words.index("--")
+        assert words[3:split] == ["--stats", "--leaves", "checksums.*", "--out", "o", "--json"]
+        assert words[split + 3 :] == [
+            "detaudit.workloads.digits", "--steps", "7", "--eval-steps", "200", "--batch", "128",
+            "--device", "cuda:1", "--inject", "a,late:3:b", "--seed", "5",
+        ]  # fmt: skip
+
+    def test_debug_dump_is_honest(self, active):
+        done = run(CHECK, "--debug-dump", env=active)
+        assert "come with the next release" in done.stderr and done.returncode == 7
+        assert called(done) == called(run(CHECK, env=active))
+
+    @pytest.mark.parametrize(
+        "arguments", [("--bogus",), ("--steps",), ("--out", "--json"), ("--workload", "mnist"), ("quick",)]
+    )
+    def test_usage_errors_exit_2_before_anything_is_installed(self, arguments):
+        done = run(CHECK, *arguments, env={"PATH": os.environ["PATH"]})
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("error: ")
+        assert "usage: scripts/determinism-check.sh" in done.stderr
+
+    def test_help(self):
+        done = run(CHECK, "--help")
+        assert done.returncode == 0 and all(
+            flag in done.stdout
+            for flag in "--quick --full --device --workload --inject --steps --seed --out --debug-dump --json".split()
+        )
+
+
+def test_the_active_environment_is_named(active):
+    done = run(CHECK, env=active)
+    assert done.stderr == f"using the active environment: {active['VIRTUAL_ENV']}/bin/python\n"
+
+
+@pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
+def test_the_test_script_runs_everything(active, script):
+    done = run(ROOT / script, "-k", "one thing", env=active)
+    assert called(done) == ["-m", "pytest", "-m", "", "-k", "one thing"] and done.returncode == 7
+
+
+def test_setup_is_not_to_be_run():
+    assert subprocess.run(["bash", ROOT / "scripts" / "setup.sh"], capture_output=True).returncode == 2
+
+
+class TestSetup:
+    """In a copy of the scripts, with a stand-in for Python that makes environments of stand-ins."""
+
+    @pytest.fixture
+    def copy(self, tmp_path):
+        for name in ("scripts/setup.sh", "scripts/test.sh", "scripts/constraints.txt", "pyproject.toml"):
+            (tmp_path / "repo" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "repo" / name).write_bytes((ROOT / name).read_bytes())
+        (tmp_path / "repo" / "scripts" / "test.sh").chmod(0o755)
+        fake = tmp_path / "path" / "python3.11"
+        fake.parent.mkdir()
+        fake.write_text(FAKE_PYTHON)
+        fake.chmod(0o755)
+        return tmp_path
+
+    def run(self, copy, **env):
+        path = f"{copy / 'path'}:/usr/bin:/bin"
+        return run(copy / "repo" / "scripts" / "test.sh", env={"PATH": path, "LOG": str(copy / "log"), **env})
+
+    def test_torch_comes_first_and_everything_under_the_constraints(self, copy):
+        assert self.run(copy).returncode == 0
+        lines = (copy / "log").read_text().splitlines()
+        installs = [line for line in lines if "pip install" in line]
+        assert installs[0].endswith("scripts/constraints.txt torch==2.13.0")
+        assert "[workloads]" in installs[-1] and "pytest" in installs[-1]
+        assert all(f"--constraint {copy}/repo/scripts/constraints.txt" in line for line in installs)
+
+    def test_a_later_call_installs_nothing(self, copy):
+        self.run(copy)
+        (copy / "log").write_text("")
+        done = self.run(copy)
+        assert (copy / "log").read_text() == "-m pytest -m \n" and done.stderr == ""
+
+    @pytest.mark.parametrize("name", ["scripts/constraints.txt", "pyproject.toml"])
+    def test_a_change_installs_again(self, copy, name):
+        self.run(copy)
+        (copy / "log").write_text("")
+        with (copy / "repo" / name).open("a") as file:
+            file.write("\n# changed\n")
+        assert "bringing .venv up to date" in self.run(copy).stderr and "pip install" in (copy / "log").read_text()
+
+    def test_a_failing_pip_says_what_and_leaves_no_stamp(self, copy):
+        done = self.run(copy, PIP_FAILS="1")
+        assert done.returncode == 2 and "pip said so" in done.stderr
+        assert "error: pip install torch==2.13.0 failed" in done.stderr and "then run again" in done.stderr
+        assert self.run(copy).returncode == 0 and "pip install" in (copy / "log").read_text()
+
+
+FAKE_PYTHON = """#!/usr/bin/env bash
+echo "$*" >>"$LOG"
+case "$1 $2" in
+  "-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+  "-m pip") if [[ -n "${PIP_FAILS:-}" ]]; then echo "pip said so"; exit 1; fi ;;
+esac
+"""
+
+
+def test_constraints_pin_what_the_scripts_install():
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "scripts" / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    assert pins["torch"] == "2.13.0" and {"numpy", "xxhash", "pytest", "hypothesis", "ruff", "mypy"} <= set(pins)
+
+
+@pytest.mark.slow
+def test_the_quick_check_for_real(tmp_path):
+    """The script itself with the real recorder, a few steps: clean exits 0."""
+    env = {**os.environ, "VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = run(CHECK, "--quick", "--steps", "3", "--out", tmp_path / "out", env=env)
+    assert done.returncode == 0 and done.stdout.startswith("CLEAN: bit-exact over "), done.stderr

@@ -1,0 +1,1 @@
+"""A package run as `python -m tiny_package`."""
