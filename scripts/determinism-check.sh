@@ -80,6 +80,12 @@ fi
 # program, and stands in the trail's manifest.
 export OMP_WAIT_POLICY=passive
 
+# On a busy machine two threads can end up sharing a core, and races then hide. Not for digits: its loader workers would
+# inherit the binding.
+if [[ "$workload" == per_rl ]]; then
+  export OMP_PROC_BIND=true
+fi
+
 exec "$PYTHON" -m detaudit check --stats "${options[@]}" -- \
   "$PYTHON" -m "detaudit.workloads.$workload" \
   --steps "${given_steps:-$steps}" --eval-steps "$eval_steps" --batch 128 "${arguments[@]}"

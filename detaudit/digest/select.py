@@ -28,6 +28,7 @@ def digest_leaf(value: object) -> LeafDigest:
     """The digest of a tensor, array or plain value; never raises for a value it cannot read, but says why."""
     try:
         if isinstance(value, torch.Tensor):
+            value = _local(value)
             return LeafDigest(tensor_digest(value), dtype_name(value.dtype), tuple(value.shape))
         digest = digest_value(value)
         if isinstance(value, np.ndarray | np.generic):
@@ -37,6 +38,12 @@ def digest_leaf(value: object) -> LeafDigest:
         return LeafDigest(0, type(value).__name__, (), error.reason)
     except Exception as error:  # a user's own container may raise anything while it is read
         return LeafDigest(0, type(value).__name__, (), f"reading it raised {type(error).__name__}: {error}")
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a DTensor that this rank holds; each rank has a trail of its own. Any other tensor as it is."""
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if callable(to_local) else tensor
 
 
 def prove(digest: Callable[[torch.Tensor], int], device: torch.device | str = "cpu") -> list[str]:

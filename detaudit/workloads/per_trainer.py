@@ -70,6 +70,7 @@ class PerTrainer:
     def _sample(self, step: int, audit: Audit) -> Sample:
         uniform_B = self.replay.draw(self._options.batch, step)
         audit.leaf("checksums.sample_prng", self.replay.prng.state)
+        audit.leaf("checksums.walked_tree", self.replay.nodes)
         sample = self.replay.sample(uniform_B, step)
         audit.leaf("checksums.replay_sample_indices", sample.index)
         audit.leaf("checksums.is_weights", sample.weight)

@@ -161,3 +161,47 @@ def test_sigkill_at_a_random_moment_loses_at_most_the_unfinished_step(tmp_path: 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_sigkill_at_many_random_moments(tmp_path: Path, seed: int) -> None:
     kill_at_random(tmp_path, random.Random(seed))
+
+
+def test_a_compiled_model_has_no_graph_break_and_no_warning_and_the_same_bits(tmp_path: Path) -> None:
+    source = """
+import warnings; warnings.simplefilter("error", UserWarning)
+import torch; import torch._dynamo.utils as utils
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+fast = torch.compile(net, backend="eager", fullgraph=True)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(3):
+    loss = fast(torch.randn(4, 8)).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    print(loss.item().hex())
+print(dict(utils.counters["graph_break"]))
+"""
+    compiled = record(source, tmp_path / "run")
+    assert compiled.status == 0, compiled.stderr
+    assert compiled.stdout == plain(source)
+    assert compiled.stdout.endswith("{}\n")
+    assert "act.fast" in compiled.trail().layout(1).names
+
+
+def test_a_sharded_parameter_is_digested_by_its_local_part(tmp_path: Path) -> None:
+    source = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+torch.manual_seed(0)
+net = nn.Linear(4, 4)
+fully_shard(net, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (1,)))
+opt = torch.optim.AdamW(net.parameters(), lr=0.1)
+for number in range(3):
+    net(torch.randn(2, 4)).square().mean().backward(); opt.step(); opt.zero_grad()
+dist.destroy_process_group()
+"""
+    sharded = record(source, tmp_path / "run")
+    assert sharded.status == 0, sharded.stderr
+    layout = sharded.trail("rank0").layout(1)
+    assert "param.net.weight" in layout.names and "grad.net.weight" in layout.names
+    assert not [leaf for leaf in layout.leaves if leaf.unsupported]
