@@ -19,6 +19,7 @@ from detaudit.cli.check import CheckVerb
 from detaudit.cli.diff import DiffVerb
 from detaudit.cli.doctor import DoctorVerb
 from detaudit.cli.export import ExportVerb
+from detaudit.cli.ranks import RanksVerb
 from detaudit.cli.record import RecordVerb
 from detaudit.cli.show import ShowVerb
 from detaudit.cli.verify import VerifyVerb
@@ -51,6 +52,7 @@ VERBS: tuple[Verb, ...] = (
     CheckVerb(),
     RecordVerb(),
     DiffVerb(),
+    RanksVerb(),
     ShowVerb(),
     VerifyVerb(),
     ExportVerb(),

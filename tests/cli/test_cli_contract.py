@@ -26,6 +26,7 @@ VERBS = {
     "check": {"--runs", "--no-drill", "--out", *RECORDING},
     "record": {"--out", *RECORDING},
     "diff": {"--leaves", "--allow-differences"},
+    "ranks": {"--leaves"},
     "show": {"--step", "--leaf", "--manifest"},
     "verify": {"--self"},
     "export": {"--format", "-o", "--output"},
