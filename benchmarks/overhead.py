@@ -38,7 +38,7 @@ class Training:
         torch.manual_seed(0)
         layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, norm_first=True, dropout=0.1)
         self.embed = nn.Embedding(4096, 256)
-        self.body = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+        self.body = nn.TransformerEncoder(layer, 7, enable_nested_tensor=False)
         self.head = nn.Linear(256, 4096)
         self.head.weight = self.embed.weight
         self.model = nn.Sequential(self.embed, self.body, self.head)

@@ -12,6 +12,7 @@ either, and without `out`, it does nothing at all: the same script runs audited 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -87,16 +88,19 @@ def record(
     """A session over models and optimizers (found by themselves when they are used; naming them here gives them the
     caller's variable names from the start).
 
-    `out` is a directory for the trail, made if missing; `every` records each K-th step; `stats` keeps sums of squares
-    beside the digests; `leaves` are globs as in `--leaves`. Raises UsageError when `out` is given in a process that is
-    recorded already, or holds a trail.
+    `out` is a directory for the trail, made if missing; under `detaudit check` it is ignored, and the verdict says so.
+    `every` records each K-th step; `stats` keeps sums of squares beside the digests; `leaves` are globs as in
+    `--leaves`. Raises UsageError when `out` holds a trail, or another session of this process is still open.
     """
     for target in objects:
         _check(target)
     found = install.current()
     owned = False
     if found is not None and out is not None:
-        raise UsageError(f"record(out={str(out)!r}): this process is being recorded already, by `detaudit check`")
+        if not found.settings.directory == os.environ.get("DETAUDIT_DIR"):
+            raise UsageError(f"record(out={str(out)!r}): this process is being recorded already")
+        text = f"record(out={str(out)!r}) joined the audit around it; nothing was written there"
+        found.note_once("session out", "warning", text=text)
     if found is None and out is not None:
         directory = Path(out)
         directory.mkdir(parents=True, exist_ok=True)

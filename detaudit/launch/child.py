@@ -18,7 +18,7 @@ from detaudit.core.errors import UnreadableError, UsageError
 from detaudit.core.model import RunReport
 from detaudit.trail.reader import TrailReader
 
-AUTOLOAD = Path(__file__).resolve().parents[1] / "capture" / "autoload"
+AUTOLOAD = Path(__file__).resolve().parents[1] / "capture" / "autoload" / "injected"
 LOADED = "loaded"
 """Marker file that the injected code leaves: without it the recorder never ran in any process of the command."""
 

@@ -205,3 +205,11 @@ dist.destroy_process_group()
     layout = sharded.trail("rank0").layout(1)
     assert "param.net.weight" in layout.names and "grad.net.weight" in layout.names
     assert not [leaf for leaf in layout.leaves if leaf.unsupported]
+
+
+def test_no_module_of_the_users_is_hidden_by_one_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.py").write_text("mine = True\n")
+    env = child_environment(Settings(str(tmp_path)), {**os.environ, "PYTHONPATH": str(tmp_path)})
+    source = "import bootstrap, sys; print(bootstrap.mine, any('injected' in entry for entry in sys.path))"
+    done = subprocess.run(command(source), env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

@@ -82,12 +82,14 @@ def test_misuse_is_refused_with_the_cure(tmp_path: Path) -> None:
 def test_under_a_recorder_the_session_joins_it(tmp_path: Path) -> None:
     source = (
         "import torch, detaudit\n"
-        "with detaudit.record() as audit:\n"
+        "with detaudit.record(out='elsewhere') as audit:\n"
         "    for step in range(4):\n"
         "        audit.leaf('checksums.tree', torch.ones(3) * step); audit.step()\n"
     )
     joined = run_recorded(source, tmp_path / "run")
+    assert joined.status == 0, joined.stderr
     assert joined.trail().steps == [0, 1, 2, 3, 4]
+    assert any("joined the audit" in note.get("text", "") for note in joined.trail().notes)
     assert "checksums.tree" in joined.trail().layout(0).names
 
 
