@@ -69,8 +69,9 @@ def manifest(settings: Settings) -> RunManifest:
         "interop_threads": torch.get_num_interop_threads(),
         **_flags(),
     }
+    git = {"git_commit": base.git_commit(Path.cwd())}
     asked = {"every": settings.every, "steps": settings.steps}
-    return RunManifest(decisive, {**found.context, **asked, "torch_seed": torch.initial_seed()})
+    return RunManifest(decisive, {**found.context, **git, **asked, "torch_seed": torch.initial_seed()})
 
 
 def _flags() -> dict[str, object]:

@@ -98,6 +98,34 @@ def cpu_model(path: str = "/proc/cpuinfo") -> str:
     return platform.processor()
 
 
+def git_commit(start: Path) -> str:
+    """The commit checked out around `start`, read from git's own files; empty outside a repository. Whether the work
+    tree is clean is told by the code digest, not here."""
+    for folder in (start, *start.parents):
+        git = folder / ".git"
+        try:
+            if git.is_file():  # a linked work tree or a submodule
+                git = folder / git.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+            head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        return _resolve_ref(git, head.removeprefix("ref:").strip()) if head.startswith("ref:") else head
+    return ""
+
+
+def _resolve_ref(git: Path, name: str) -> str:
+    common = git / "commondir"
+    try:
+        shared = git / common.read_text(encoding="utf-8").strip() if common.exists() else git
+        if (shared / name).exists():
+            return (shared / name).read_text(encoding="utf-8").strip()
+        packed = (shared / "packed-refs").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    found = (line.split(" ", 1)[0] for line in packed if line.endswith(f" {name}"))
+    return next(found, "")
+
+
 def code_digest(files: Iterable[Path], root: Path) -> tuple[str, int]:
     """SHA-256 over (path relative to `root`, content) of each file in sorted order, and the number of files."""
     whole, count = hashlib.sha256(), 0

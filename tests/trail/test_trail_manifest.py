@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ from detaudit.trail.manifest import (
     code_digest,
     cpu_model,
     differences,
+    git_commit,
 )
 from detaudit.trail.reader import TrailReader
 from detaudit.trail.writer import TrailWriter
@@ -136,3 +138,30 @@ def test_cpu_model(tmp_path, text, expected):
     (tmp_path / "cpuinfo").write_text(text)
     assert cpu_model(str(tmp_path / "cpuinfo")) == expected
     assert isinstance(cpu_model(str(tmp_path / "missing")), str)
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_commit_is_read_from_a_repository_however_its_refs_are_kept(tmp_path):
+    repo, linked = tmp_path / "repo", tmp_path / "linked"
+    repo.mkdir()
+    git(repo, "init", "-q")
+    assert git_commit(repo) == "", "a repository without a commit has none"
+    git(repo, "commit", "-q", "--allow-empty", "-m", "one")
+    head = git(repo, "rev-parse", "HEAD")
+    (repo / "deep").mkdir()
+    assert git_commit(repo / "deep") == head
+    git(repo, "worktree", "add", "-q", str(linked), "-b", "other")
+    assert git_commit(linked) == head
+    git(repo, "pack-refs", "--all")
+    assert git_commit(repo) == git_commit(linked) == head
+    git(repo, "checkout", "-q", "--detach")
+    assert git_commit(repo) == head
+
+
+def test_there_is_no_commit_outside_a_repository(tmp_path):
+    assert git_commit(tmp_path) == ""
