@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from detaudit.capture.hooks import OptimizerHooks, in_backward
+from detaudit.capture.hooks import OptimizerHooks, in_backward, out_of_sight
 from detaudit.capture.leaves import flatten
 from detaudit.capture.naming import variable_name
 from detaudit.capture.patch import Patches
@@ -38,7 +38,7 @@ class BackwardWatch:
         self._patches.remove()
 
     def _backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or in_backward():
+        if out_of_sight() or in_backward():
             return original(*args, **kwargs)
         roots = args[0] if args else kwargs.get("tensors")
         free = self._seen(roots)
@@ -47,7 +47,7 @@ class BackwardWatch:
         return result
 
     def _grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or in_backward():
+        if out_of_sight() or in_backward():
             return original(*args, **kwargs)
         self._seen(args[0] if args else kwargs.get("outputs"))
         result = original(*args, **kwargs)

@@ -36,6 +36,12 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def out_of_sight() -> bool:
+    """Whether tensors have no bytes to read here: torch.compile is tracing, or a torch.func transform is running (a
+    batched tensor under vmap). What such a region returns to the program is seen again."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
 class ModuleHooks:
     """Inputs of root modules, their state at first sight, and every module's output as it leaves the module."""
 
@@ -57,12 +63,12 @@ class ModuleHooks:
         self._thread.stack.clear()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling():
+        if out_of_sight():
             return
         self._enter(module, args)
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if torch.compiler.is_compiling():
+        if out_of_sight():
             return
         self._leave(module, output)
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -156,7 +157,7 @@ def _children(value: Any) -> Iterator[tuple[object, object]]:
 
 def _holds_tensors(value: Any, depth: int) -> bool:
     """Whether a structure has tensors or arrays somewhere, so that it must be walked into."""
-    if isinstance(value, torch.Tensor) or (hasattr(value, "dtype") and hasattr(value, "shape")):
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return True
     if depth > MAX_DEPTH or isinstance(value, (str, bytes, int, float, type(None), type)):
         return False
