@@ -33,9 +33,10 @@ EXPECTED: dict[str, tuple[str, int, set[str]]] = {
 """Fault -> the first leaf as a glob, the least step, and leaves of that step that must be equal."""
 
 
-def check(fault: str, directory: str) -> tuple[int, dict[str, object]]:
-    """Exit status and verdict of one quick check."""
+def check(fault: str, directory: str, steps: int) -> tuple[int, dict[str, object]]:
+    """Exit status and verdict of one quick check over a number of training steps."""
     command = [str(ROOT / "scripts" / "determinism-check.sh"), "--quick", "--json", "--out", directory]
+    command += ["--steps", str(steps)]
     command += ["--inject", fault] if fault else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, json.loads(done.stdout)
@@ -55,6 +56,7 @@ def right(fault: str, status: int, verdict: dict[str, object]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=200, help="training steps a run (%(default)s)")
     parser.add_argument("--only", nargs="*", choices=list(EXPECTED), default=list(EXPECTED))
     args = parser.parse_args()
     print(f"{'fault':28} {'right':>7}  {'s a check':>9}  first step  first leaves")
@@ -62,7 +64,7 @@ def main() -> None:
         hits, steps, leaves, started = 0, [], Counter(), time.perf_counter()
         for _ in range(args.times):
             with tempfile.TemporaryDirectory() as directory:
-                status, verdict = check(fault, os.path.join(directory, "out"))
+                status, verdict = check(fault, os.path.join(directory, "out"), args.steps)
             hits += right(fault, status, verdict)
             first = verdict["first_divergence"] or {"step": "-", "leaf": verdict["verdict"]}
             steps.append(first["step"])  # type: ignore[index]

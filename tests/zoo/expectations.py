@@ -33,7 +33,7 @@ class Case:
     why: str = ""
     """The row of facts/pytorch-determinism.md section 3, the issue or the rule that the case models."""
     marks: tuple[str, ...] = ()
-    """slow: compiles; threads: races between two CPU threads; ranks: several trails; tail; steps-open: see `why`."""
+    """slow: compiles; threads: races between two CPU threads; ranks: several trails; tail."""
     status: int = 0
     """Exit status of the program itself; negative: killed by that signal."""
     status_b: int | None = None
@@ -174,6 +174,7 @@ CONTROLS = [
 
 CLEAN_WITH_WARNING = [
     _clean("harmless_unseeded", why="row 2: consumed, unseeded, decides nothing", warning="*seed*"),
+    _clean("manual_autograd", why="no optimizer: torch.autograd.grad counts as a backward call", warning="*optimizer*"),
     _clean("nan_both", why="NaN in the same bits in both runs, from step 2", warning="*nan*"),
 ]
 
@@ -191,10 +192,6 @@ INCONCLUSIVE = [
     ),
     Case("isolated_python", ("-I", "mlp.py"), "inconclusive", why="python -I cannot import the recorder"),
     Case("no_environment", ("-E", "mlp.py"), "inconclusive", why="python -E ignores PYTHONPATH"),
-    Case(
-        "manual_autograd", ("manual_autograd.py",), "inconclusive", marks=("steps-open",),
-        why="neither an optimizer nor backward(): no step can be seen; clean is also right if steps were recorded",
-    ),
 ]  # fmt: skip
 
 CASES: list[Case] = [*CLEAN, *CLEAN_WITH_WARNING, *FAULTS, *CONTROLS, *INCONCLUSIVE]
