@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test asserts a wall-clock time, not even through hypothesis.
+settings.register_profile("detaudit", deadline=None)
+settings.load_profile("detaudit")
 
 GOLDEN = Path(__file__).parent / "golden"
 
