@@ -42,17 +42,26 @@ def audit(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int
     return check(Request(tuple(case.command()), tmp_path / "out", runs=runs))
 
 
+def attempts(case: Case) -> int:
+    """How many audits a case may take: a race need not show in every pair, nor at the same step in each."""
+    return 4 if case.verdict == "diverged" and ("threads" in case.marks or case.step is None) else 1
+
+
 @pytest.mark.parametrize("case", _params())
 def test_known_answer(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = audit(case, tmp_path, monkeypatch)
-    first = verdict.first_divergence
-    seen = f"{verdict.outcome}: {verdict.reason}; warnings {verdict.warnings}"
-    assert not list((tmp_path / "out").glob("*/recorder-error*")), "the recorder itself failed"
+    for attempt in range(attempts(case)):
+        home = tmp_path / str(attempt)
+        home.mkdir()
+        verdict = audit(case, home, monkeypatch)
+        first = verdict.first_divergence
+        seen = f"{verdict.outcome}: {verdict.reason}; warnings {verdict.warnings}"
+        assert not list(home.glob("out/*/recorder-error*")), "the recorder itself failed"
+        if first is not None:
+            assert any(fnmatchcase(first.leaf, glob) for glob in case.leaf_glob.split("|")), seen
+            assert not case.kind or first.kind in case.kind.split("|"), seen
+            if case.step in (None, first.step):
+                break
     assert verdict.outcome == case.verdict, seen
-    if case.verdict == "diverged":
-        assert first is not None
-        assert case.step is None or first.step == case.step, seen
-        assert any(fnmatchcase(first.leaf, glob) for glob in case.leaf_glob.split("|")), seen
-        assert not case.kind or first.kind in case.kind.split("|"), seen
+    assert first is None or case.step in (None, first.step), seen
     if case.warning:
         assert any(fnmatchcase(line.lower(), case.warning) for line in verdict.warnings), seen
