@@ -1,0 +1,142 @@
+"""Reads trend.db (SQLite, as data2db writes it) into cubes through SQL, never the whole database.
+
+Metric and statistic columns are looked up by name: a database with activations numbers its metrics differently, and a
+statistic that never occurred has no column. NULL norms are NaN that SQLite cannot hold; +-(1e9+1) are clipped infinities.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from detaudit.core.errors import UnreadableError
+from detaudit.spike.csv_blocks import Progress
+from detaudit.spike.cube import CubeBuilder, Floats, MetricCube
+from detaudit.spike.read_csv import largest_magnitude
+
+MAGIC = b"SQLite format 3\0"
+CLIPPED_INFINITY = 1e9
+"""data2db clips finite values to +-1e9 and writes infinities as +-(1e9 + 1)."""
+FETCH = 65536
+
+
+@dataclass
+class TrendRun:
+    """What a trend.db held. `flat` says that its steps may be flattened micro-steps: no target carries a micro-step."""
+
+    source: str
+    cubes: dict[str, MetricCube]
+    available: tuple[str, ...]
+    variant: str
+    flat: bool
+    rows: int
+    clipped: int = 0
+
+
+def is_sqlite(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
+
+
+def read_trend(
+    source: str | os.PathLike[str], metrics: Sequence[str], progress: Progress | None = None
+) -> TrendRun:
+    """Read the named metrics of a trend.db. Raises UnreadableError when it is no trend.db or lacks a usable statistic."""
+    path = Path(source)
+    if not path.is_file():
+        raise UnreadableError(f"{path} is not a file")
+    if not is_sqlite(path):
+        raise UnreadableError(f"{path} is not an SQLite database; give --csv or --dump for other formats")
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        return _read(connection, path, metrics, progress)
+    except sqlite3.DatabaseError as error:
+        raise UnreadableError(f"{path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _read(
+    connection: sqlite3.Connection, path: Path, metrics: Sequence[str], progress: Progress | None
+) -> TrendRun:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    lacking = {"trend_data", "monitoring_targets", "monitoring_metrics"} - tables
+    if lacking:
+        raise UnreadableError(f"{path} is SQLite but no trend.db: it lacks {', '.join(sorted(lacking))}")
+    numbers: dict[str, int] = dict(connection.execute("SELECT metric_name, metric_id FROM monitoring_metrics"))
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(trend_data)")]
+    statistics = ["norm"] if "norm" in columns else [c for c in ("min", "max") if c in columns]
+    if statistics not in (["norm"], ["min", "max"]):
+        raise UnreadableError(f"{path}: trend_data has neither norm nor both min and max; columns: {', '.join(columns)}")
+    targets = connection.execute(
+        "SELECT target_id, target_name, vpp_stage, micro_step FROM monitoring_targets ORDER BY target_id"
+    ).fetchall()
+    declared = any(micro for *_, micro in targets)
+    run = TrendRun(
+        source=str(path),
+        cubes={},
+        available=tuple(sorted(numbers, key=lambda name: numbers[name])),
+        variant="dump" if "parameters_grad" in numbers else "monitor",
+        flat=not declared,
+        rows=0,
+    )
+    for metric in metrics:
+        if metric in numbers:
+            cube, clipped = _cube(connection, metric, numbers[metric], statistics, targets, declared, progress)
+            if cube is not None:
+                run.cubes[metric] = cube
+                run.rows += int(cube.present.sum())
+                run.clipped += clipped
+    return run
+
+
+def _cube(
+    connection: sqlite3.Connection,
+    metric: str,
+    number: int,
+    statistics: list[str],
+    targets: list[tuple[int, str, int, int]],
+    declared: bool,
+    progress: Progress | None,
+) -> tuple[MetricCube | None, int]:
+    """One metric streamed in primary-key order. A target is (name, chunk); its micro-step is a coordinate."""
+    builder = CubeBuilder(metric, "norm" if statistics == ["norm"] else "absmax", declared)
+    used = {row[0] for row in connection.execute("SELECT DISTINCT target_id FROM trend_data WHERE metric_id = ?", (number,))}
+    size = 1 + max((row[0] for row in targets), default=0)
+    place = np.zeros(size, dtype=np.int32)
+    micro_of = np.zeros(size, dtype=np.int16)
+    for target, name, vpp, micro in targets:
+        if target in used:
+            place[target] = builder.target_id(name, vpp)
+            micro_of[target] = micro
+    clipped = 0
+    (last_rank,) = connection.execute("SELECT max(rank) FROM trend_data").fetchone()
+    query = f"SELECT rank, step, target_id, {', '.join(statistics)} FROM trend_data WHERE metric_id = ?"
+    cursor = connection.execute(query, (number,))
+    while rows := cursor.fetchmany(FETCH):
+        table = np.array(rows, dtype=np.float64)  # NULL becomes NaN
+        values = table[:, 3] if len(statistics) == 1 else largest_magnitude(table[:, 3], table[:, 4])
+        values, infinite = unclip(values)
+        clipped += infinite
+        target = table[:, 2].astype(np.int64)
+        ranks = table[:, 0].astype(np.int64)
+        bounds = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            part = slice(first, last)
+            micro = micro_of[target[part]] if declared else None
+            builder.add(int(ranks[first]), table[part, 1].astype(np.int64), place[target[part]], values[part], micro)
+        if progress:
+            progress(f"reading {metric}", int(ranks[-1]) + 1, int(last_rank) + 1)
+    return (builder.build() if builder.rows else None), clipped
+
+
+def unclip(values: Floats) -> tuple[Floats, int]:
+    """Values beyond +-1e9 are infinities that data2db clipped; returned as such, with their count."""
+    beyond = np.abs(values) > CLIPPED_INFINITY
+    count = int(beyond.sum())
+    return (np.where(beyond, np.copysign(np.inf, values), values) if count else values), count
