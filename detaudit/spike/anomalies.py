@@ -57,6 +57,7 @@ class Anomalies:
     start_transient: int
     scale: Scale | None
     logs: Logs
+    heat: Logs | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -74,7 +75,7 @@ def find(cube: MetricCube, mode: str, rate: float = 0.01, ratio: float = 2.0) ->
     judgeable = int(np.sum(~np.isnan(logs)))
     if scale is None:
         return _assemble(cube, added, logs, [broken], 0, judgeable, 0, None)
-    index = screen(logs, scale, ratio)
+    index, heat = screen(logs, scale, ratio)
     values = logs[index]
     if mode == CUMULATIVE:
         values = _behind_abnormal_sums(cube, index, values)
@@ -97,7 +98,7 @@ def find(cube: MetricCube, mode: str, rate: float = 0.01, ratio: float = 2.0) ->
     for mask, name in ((rise, RISE), (drop, DROP)):
         where = tuple(axis[mask] for axis in index)
         parts.append((where, found.distance[mask], found.reference[mask], bar[mask], name))
-    return _assemble(cube, added, logs, parts, judgeable, int(np.sum(~known)), int(transient.sum()), scale)
+    return _assemble(cube, added, logs, parts, judgeable, int(np.sum(~known)), int(transient.sum()), scale, heat)
 
 
 _Part = tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray, np.ndarray, "str | np.ndarray"]
@@ -151,6 +152,7 @@ def _assemble(
     unjudged: int,
     transient: int,
     scale: Scale | None,
+    heat: Logs | None = None,
 ) -> Anomalies:
     index = [np.concatenate([part[0][axis] for part in parts]).astype(np.int64) for axis in range(4)]
     distance = np.concatenate([part[1] for part in parts])
@@ -167,4 +169,5 @@ def _assemble(
         start_transient=transient,
         scale=scale,
         logs=logs,
+        heat=heat,
     )

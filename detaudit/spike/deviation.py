@@ -121,11 +121,13 @@ def _quiet_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float6
     return np.clip(quarter.astype(np.float64), least, 1.5 * least), total
 
 
-def screen(logs: Logs, scale: Scale, ratio: float) -> Index:
-    """Cells worth judging: far from the median of their own or of the previous block of eight steps."""
+def screen(logs: Logs, scale: Scale, ratio: float) -> tuple[Index, Logs]:
+    """Cells worth judging: far from the median of their own or of the previous block of eight steps. Beside them the
+    largest such distance of every rank and step, shape [R, S] (NaN where nothing was recorded)."""
     ranks, targets, steps, size = logs.shape
     bar = np.maximum(0.7 * math.log(ratio), 3 * scale.sigma).astype(np.float32)[None, :, :]
     found: list[npt.NDArray[np.int64]] = []
+    heat = np.full((ranks, steps), np.nan, dtype=np.float32)
     previous: Logs | None = None
     for first in range(0, steps, HISTORY):
         block = logs[:, :, first : first + HISTORY, :]
@@ -137,9 +139,10 @@ def screen(logs: Logs, scale: Scale, ratio: float) -> Index:
         cells = np.argwhere(far)
         cells[:, 2] += first
         found.append(cells)
+        heat[:, first : first + HISTORY] = np.fmax.reduce(block - low[:, :, None, None], axis=(1, 3))
         previous = own
     cells = np.concatenate(found) if found else np.zeros((0, 4), dtype=np.int64)
-    return cells[:, 0], cells[:, 1], cells[:, 2], cells[:, 3]
+    return (cells[:, 0], cells[:, 1], cells[:, 2], cells[:, 3]), heat
 
 
 @dataclass(frozen=True)

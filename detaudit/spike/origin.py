@@ -1,0 +1,70 @@
+"""Where a spike comes from: the data, the weights, or the hardware. Unproven is a normal answer.
+
+The reasoning rests on two facts. Within one optimizer step all micro-batches see the same weights, and data-parallel
+ranks see the same weights as each other: so a spike of one rank or one micro-step does not come from the weights, and
+one that begins on all ranks with the first micro-step and stays does not come from the data of one of them. Data and
+hardware of one rank are told apart by replaying the same rows, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+DATA, WEIGHTS, HARDWARE, UNPROVEN = "data-borne", "weight-borne", "hardware-borne", "unproven"
+
+Replay = Callable[[Mapping[str, Any]], bool | None]
+"""Replays the micro-batch of a coordinate: True if it spikes again, False if not, None if the run is not recorded."""
+
+
+def origin_of(
+    root: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], accumulation: str, replay: Replay | None = None
+) -> dict[str, Any]:
+    """Verdict, candidates and evidence for the root group, from all groups of phase 1."""
+    step, micro = root["position"]
+    same_step = [g for g in groups if g["position"][0] == step and g["position"][1] != micro]
+    later = [g for g in groups if g["position"][0] > step]
+    blamed = root["rank"]
+    evidence: list[str] = []
+    if blamed is not None:
+        evidence.append(f"rank {blamed} alone of {root['ranks_seen']} recorded: the weights are shared, so not from them")
+        again = [g for g in later if any(r["rank"] == blamed for r in g["ranks"]) and g["rank"] is not None]
+        if again:
+            evidence.append(f"the same rank alone is abnormal in {len(again)} later micro-step(s)")
+        return _one_rank(root, evidence, replay)
+    if root["scope"] != "all ranks":
+        evidence.append(f"ranks: {root['scope']}")
+        return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of every rank")
+    if weight_signature(root, groups):
+        evidence.append("all ranks are abnormal from the first micro-step on: weights or what all ranks share")
+        if any(g["position"][0] == step - 1 for g in groups):
+            evidence.append("the step before holds an abnormal gradient that went into the weights")
+            return _verdict(WEIGHTS, [WEIGHTS], evidence, "")
+        evidence.append("no abnormal gradient was seen in the step before")
+        return _verdict(UNPROVEN, [WEIGHTS, DATA], evidence, "optimizer state and learning rate of the step before")
+    if accumulation == "independent" and not same_step:
+        evidence.append("all ranks, one micro-step, and the other micro-steps of that step are not abnormal: same weights")
+        return _verdict(UNPROVEN, [DATA, HARDWARE], evidence, "rows of that micro-batch, and the collectives")
+    return _verdict(UNPROVEN, [DATA, WEIGHTS], ["all ranks at once", *evidence], "replay of that micro-batch")
+
+
+def _one_rank(root: Mapping[str, Any], evidence: list[str], replay: Replay | None) -> dict[str, Any]:
+    outcome = replay(root["lead"]) if replay else None
+    if outcome is None:
+        return _verdict(UNPROVEN, [DATA, HARDWARE], evidence, "replay of the same rows on another device")
+    if outcome:
+        return _verdict(DATA, [DATA], [*evidence, "the same rows spike again when replayed"], "")
+    return _verdict(HARDWARE, [HARDWARE], [*evidence, "the same rows do not spike when replayed"], "")
+
+
+def weight_signature(root: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a group begins at the first micro-step on all ranks and the step stays abnormal (or has one micro-step)."""
+    step, micro = root["position"]
+    if root["scope"] != "all ranks" or micro != 0:
+        return False
+    others = [g for g in groups if g["position"][0] == step and g["position"][1] > 0]
+    return root["micro_step"] is None or bool(others)
+
+
+def _verdict(verdict: str, candidates: list[str], evidence: list[str], decided_by: str) -> dict[str, Any]:
+    return {"verdict": verdict, "candidates": candidates, "evidence": evidence, "would_decide": decided_by}
