@@ -26,6 +26,9 @@ def origin_of(
     later = [g for g in groups if g["position"][0] > step]
     blamed = root["rank"]
     evidence: list[str] = []
+    if root["ranks_seen"] == 1:
+        evidence.append("only one rank was recorded: nothing says whether the others share it")
+        return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of the other ranks")
     if blamed is not None:
         evidence.append(f"rank {blamed} alone of {root['ranks_seen']} recorded: the weights are shared, so not from them")
         again = [g for g in later if any(r["rank"] == blamed for r in g["ranks"]) and g["rank"] is not None]

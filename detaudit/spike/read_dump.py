@@ -26,7 +26,8 @@ _PROC = re.compile(r"proc(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class TensorStats:
-    """Statistics of one tensor; NaN where the writer left null. `checksum` is the md5 field's text."""
+    """Statistics of one tensor; NaN where the writer left null. `checksum` is the md5 field's text; `broken` says that
+    a statistic was written as NaN or infinite, which null is not."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,6 +36,7 @@ class TensorStats:
     Mean: float
     Norm: float
     checksum: str = ""
+    broken: bool = False
 
     @property
     def elements(self) -> int:
@@ -182,6 +184,7 @@ def _tensors(value: Any) -> Iterator[TensorStats | None]:
                 tuple(n for n in value["shape"] if isinstance(n, int)) if isinstance(value["shape"], list) else (),
                 *(_statistic(value.get(name)) for name in METRICS),
                 checksum=str(value.get("md5") or ""),
+                broken=any(_is_broken(value.get(name)) for name in METRICS),
             )
         elif "type" not in value:
             for item in value.values():
@@ -192,6 +195,10 @@ def _tensors(value: Any) -> Iterator[TensorStats | None]:
             yield None
     elif value is None:
         yield None
+
+
+def _is_broken(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool) and not math.isfinite(_statistic(value))
 
 
 def _statistic(value: Any) -> float:
