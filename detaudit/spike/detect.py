@@ -107,7 +107,7 @@ def detect(loaded: Loaded, options: Options | None = None) -> dict[str, Any]:
     if folded.accumulation.mode == UNDECIDED:
         return result
     found = find(cube, folded.accumulation.mode, options.rate, options.ratio)
-    groups = groups_of(cube, found, not reduced, MAX_GROUPS)
+    groups = groups_of(cube, found, not reduced, MAX_GROUPS, folded.accumulation.mode)
     result["other_metrics"] = {
         name: _earliest(other, folded, options) for name, other in sorted(loaded.others.items())
     }

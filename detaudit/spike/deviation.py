@@ -30,6 +30,7 @@ QUARTER_TO_SIGMA = 1 / 0.31864
 """For normal noise the standard deviation is this times the lower quartile of the absolute deviation."""
 EFFICIENCY = 0.37
 """Of the median absolute deviation, relative to the sample deviation: scales the degrees of freedom."""
+MANY_STEPS = 12
 QUARTER_EFFICIENCY = 0.25
 """The same for the lower quartile."""
 _CHUNK = 1 << 22
@@ -68,7 +69,9 @@ class Scale:
 def noise_scale(logs: Logs) -> Scale | None:
     """Scale from differences between neighbouring steps: trends, level shifts and lone spikes hardly move it.
 
-    Each target is shrunk towards all of them, as ten degrees of freedom. With fewer than six steps one spike may sit in
+    The scale of a cell is that of its micro-step times that of its target relative to all; targets are shrunk towards all
+    as ten degrees of freedom, and below twelve steps held within a factor of three, because an event on all ranks then
+    sits in much of what a target shows. With fewer than six steps one spike may sit in
     half of all differences: then the lower quartile takes the place of the median, and the quietest micro-step bounds
     the others (an abnormal sum disturbs its own micro-step and the later ones). With a single step, differences between
     ranks, or else micro-steps, serve. None when there is nothing to compare.
@@ -94,11 +97,14 @@ def noise_scale(logs: Logs) -> Scale | None:
     if total[0] < 3:
         return None
     by_micro, _ = _median_scale(np.moveaxis(moves, 1, 0).reshape(moves.shape[1], -1))
-    by_both, each = _median_scale(moves)
-    by_micro = np.where(np.isfinite(by_micro), by_micro, pooled[0])[None, :]
+    by_micro = np.where(np.isfinite(by_micro), by_micro, pooled[0])
+    by_target, each = _median_scale(moves.reshape(targets, -1))
     own = EFFICIENCY * each
-    by_both = np.where(np.isfinite(by_both), by_both, by_micro)
-    sigma = np.sqrt((own * by_both**2 + 10 * by_micro**2) / (own + 10))
+    by_target = np.where(np.isfinite(by_target), by_target, pooled[0])
+    relative = np.sqrt((own * by_target**2 + 10 * pooled[0] ** 2) / (own + 10)) / max(float(pooled[0]), 1e-6)
+    if steps < MANY_STEPS:
+        relative = np.clip(relative, 1 / 3, 3)
+    sigma = by_micro[None, :] * relative[:, None]
     freedom = min(EFFICIENCY * total[0], 10 + EFFICIENCY * float(np.median(each)))
     return Scale(np.maximum(sigma, SCALE_FLOOR), max(freedom, 3.0), int(total[0]))
 

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from detaudit.spike.anomalies import DROP, SHARED, Anomalies
 from detaudit.spike.cube import MetricCube
 from detaudit.spike.deviation import peer_distance
+from detaudit.spike.order_statistics import median_of
+from detaudit.spike.windows import CUMULATIVE
 
 ONE_RANK, SOME_RANKS, ALL_RANKS, UNKNOWN_RANK = "one rank", "some ranks", "all ranks", "not told apart"
 NOISE_WIDTHS = 3.0
@@ -37,21 +39,27 @@ class Group:
     targets: int
     targets_seen: int
     first_target: int
+    whole_window: bool
+    """Begins with the first micro-step, and the later micro-steps of the step are as large in proportion: what changed
+    weights do, and one bad micro-batch does not. Always False for a window of one."""
 
 
-def groups_of(cube: MetricCube, found: Anomalies, blame_ranks: bool, limit: int) -> list[Group]:
-    """The first `limit` groups in time. `blame_ranks` is False where all ranks hold one reduced gradient."""
+def groups_of(cube: MetricCube, found: Anomalies, blame_ranks: bool, limit: int, mode: str = "") -> list[Group]:
+    """The first `limit` groups in time. `blame_ranks` is False where all ranks hold one reduced gradient; `mode` says
+    whether norms accumulate."""
     if not len(found):
         return []
     code = found.step * (cube.micro_steps + 1) + found.micro
     bounds = [0, *(np.flatnonzero(np.diff(code)) + 1).tolist(), len(code)]
     return [
-        _group(cube, found, np.arange(first, last), blame_ranks)
+        _group(cube, found, np.arange(first, last), blame_ranks, mode)
         for first, last in list(zip(bounds, bounds[1:], strict=False))[:limit]
     ]
 
 
-def _group(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], blame_ranks: bool) -> Group:
+def _group(
+    cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], blame_ranks: bool, mode: str
+) -> Group:
     step, micro = int(found.step[cells[0]]), int(found.micro[cells[0]])
     seen = cube.present[:, :, step, micro]
     # A rise or a broken number outranks a drop: where one part of a batch explodes, another may well shrink.
@@ -78,7 +86,29 @@ def _group(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], bla
         targets=len(np.unique(found.target[pool])),
         targets_seen=int(seen.any(axis=0).sum()),
         first_target=int(found.target[own].min()),
+        whole_window=micro == 0 and _whole_window(cube, found, pool, mode),
     )
+
+
+def _whole_window(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], mode: str) -> bool:
+    """Whether the later micro-steps share the deviation of the first, over the cells of a group.
+
+    An accumulated sum that merely carries one huge first gradient hardly grows any more; a whole window scaled up grows
+    like any other window.
+    """
+    if cube.micro_steps < 2:
+        return False
+    rank, target, step = found.rank[cells], found.target[cells], found.step[cells]
+    if mode == CUMULATIVE:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            series = cube.values[:, np.unique(target)]
+            growth = np.log(series[..., -1] / series[..., 0])
+            own = np.log(cube.values[rank, target, step, -1] / cube.values[rank, target, step, 0])
+        usual = median_of(np.where(np.isfinite(growth), growth, np.nan))
+        here = median_of(np.where(np.isfinite(own), own, np.nan))
+        return bool(usual > 0 and here > usual / 2)
+    later = found.logs[rank, target, step, 1:] - np.log(found.reference[cells])[:, None]
+    return bool(median_of(later) > SHARED * median_of(found.distance[cells]))
 
 
 def _lead(found: Anomalies, own: npt.NDArray[np.int64]) -> int:
@@ -96,7 +126,7 @@ def _noise(found: Anomalies, cells: npt.NDArray[np.int64]) -> float:
     if found.scale is None:
         return 0.0
     sigma = found.scale.sigma[found.target[cells], found.micro[cells]]
-    return float(NOISE_WIDTHS / 2 * math.sqrt(2) * np.max(sigma))
+    return float(NOISE_WIDTHS * math.sqrt(2) * np.max(sigma))
 
 
 def _scope(
@@ -115,7 +145,7 @@ def _scope(
         return ONE_RANK
     if len(by_rank) > 1:
         second = by_rank[1][1]
-        noise = 2 * _noise(found, np.array([lead]))
+        noise = _noise(found, np.array([lead]))
         if math.isinf(second) or top - second < max(noise, math.log(2)):
             return ALL_RANKS if len(by_rank) > 0.8 * observed else SOME_RANKS
         if math.isinf(top) or top - second > max(noise, math.log(4)):

@@ -18,12 +18,10 @@ Replay = Callable[[Mapping[str, Any]], bool | None]
 
 
 def origin_of(
-    root: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], accumulation: str, replay: Replay | None = None
+    root: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], replay: Replay | None = None
 ) -> dict[str, Any]:
     """Verdict, candidates and evidence for the root group, from all groups of phase 1."""
     step, micro = root["position"]
-    same_step = [g for g in groups if g["position"][0] == step and g["position"][1] != micro]
-    later = [g for g in groups if g["position"][0] > step]
     blamed = root["rank"]
     evidence: list[str] = []
     if root["ranks_seen"] == 1:
@@ -31,24 +29,26 @@ def origin_of(
         return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of the other ranks")
     if blamed is not None:
         evidence.append(f"rank {blamed} alone of {root['ranks_seen']} recorded: the weights are shared, so not from them")
-        again = [g for g in later if any(r["rank"] == blamed for r in g["ranks"]) and g["rank"] is not None]
-        if again:
-            evidence.append(f"the same rank alone is abnormal in {len(again)} later micro-step(s)")
+        later = [g for g in groups if g["position"][0] > step and g["rank"] == blamed]
+        if later:
+            evidence.append(f"the same rank alone is abnormal in {len(later)} later micro-step(s)")
         return _one_rank(root, evidence, replay)
     if root["scope"] != "all ranks":
         evidence.append(f"ranks: {root['scope']}")
         return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of every rank")
-    if weight_signature(root, groups):
-        evidence.append("all ranks are abnormal from the first micro-step on: weights or what all ranks share")
+    if from_changed_weights(root):
+        evidence.append("all ranks are abnormal from the first micro-step on, through the whole step: changed weights")
         if any(g["position"][0] == step - 1 for g in groups):
-            evidence.append("the step before holds an abnormal gradient that went into the weights")
+            evidence.append("the step before holds an abnormal gradient that went into them")
             return _verdict(WEIGHTS, [WEIGHTS], evidence, "")
         evidence.append("no abnormal gradient was seen in the step before")
-        return _verdict(UNPROVEN, [WEIGHTS, DATA], evidence, "optimizer state and learning rate of the step before")
-    if accumulation == "independent" and not same_step:
-        evidence.append("all ranks, one micro-step, and the other micro-steps of that step are not abnormal: same weights")
-        return _verdict(UNPROVEN, [DATA, HARDWARE], evidence, "rows of that micro-batch, and the collectives")
-    return _verdict(UNPROVEN, [DATA, WEIGHTS], ["all ranks at once", *evidence], "replay of that micro-batch")
+        return _verdict(WEIGHTS, [WEIGHTS], evidence, "optimizer state and learning rate of the step before")
+    if root["micro_step"] is not None:
+        part = "earlier" if micro else "later"
+        evidence.append(f"all ranks at once, but the {part} micro-steps of that step are not: same weights, so not from them")
+        return _verdict(UNPROVEN, [DATA, HARDWARE], evidence, "the rows of that micro-batch, and the collectives")
+    evidence.append("all ranks at once, one micro-step a step")
+    return _verdict(UNPROVEN, [DATA, WEIGHTS], evidence, "replay of that step from the weights before it")
 
 
 def _one_rank(root: Mapping[str, Any], evidence: list[str], replay: Replay | None) -> dict[str, Any]:
@@ -60,13 +60,14 @@ def _one_rank(root: Mapping[str, Any], evidence: list[str], replay: Replay | Non
     return _verdict(HARDWARE, [HARDWARE], [*evidence, "the same rows do not spike when replayed"], "")
 
 
-def weight_signature(root: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a group begins at the first micro-step on all ranks and the step stays abnormal (or has one micro-step)."""
-    step, micro = root["position"]
-    if root["scope"] != "all ranks" or micro != 0:
-        return False
-    others = [g for g in groups if g["position"][0] == step and g["position"][1] > 0]
-    return root["micro_step"] is None or bool(others)
+def from_changed_weights(group: Mapping[str, Any]) -> bool:
+    """Whether all ranks are abnormal from the first micro-step through the whole step."""
+    return group["scope"] == "all ranks" and bool(group["whole_window"])
+
+
+def may_be_from_weights(group: Mapping[str, Any]) -> bool:
+    """The same, or all ranks in a step of a single micro-step, where nothing tells data and weights apart."""
+    return from_changed_weights(group) or (group["scope"] == "all ranks" and group["micro_step"] is None)
 
 
 def _verdict(verdict: str, candidates: list[str], evidence: list[str], decided_by: str) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def group_row(folded: Folded, found: Anomalies, group: Group) -> dict[str, Any]:
         "cells": len(group.cells),
         "rank": None if group.rank is None else cube.ranks[group.rank],
         "scope": group.scope,
+        "whole_window": group.whole_window,
         "ranks": [
             {"rank": cube.ranks[rank], "deviation_ratio": ratio(far), "targets": count}
             for rank, far, count in group.ranks

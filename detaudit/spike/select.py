@@ -14,7 +14,7 @@ from typing import Any
 from detaudit.core.errors import EXIT_CLEAN, EXIT_DIVERGED, EXIT_INCONCLUSIVE, UnreadableError
 from detaudit.spike.devices import SHARED, compare_with
 from detaudit.spike.growth import GROWTH, MAJORITY, TurningPoint, turning_points
-from detaudit.spike.origin import Replay, origin_of, weight_signature
+from detaudit.spike.origin import Replay, from_changed_weights, may_be_from_weights, origin_of
 
 ROOT, NONE_SEEN, INSUFFICIENT, QUESTION = "root", "none seen", "insufficient", "question"
 MAX_ROWS = 50
@@ -88,7 +88,7 @@ def select(
             f"{len(result['earlier_anomalies'])} earlier micro-step(s) are abnormal too, with normal steps in between or "
             "shared with the benchmark; they stand under earlier_anomalies"
         )
-    result["origin"] = origin_of(chosen, groups, phase1["sharding_analysis"]["accumulation"], replay)
+    result["origin"] = origin_of(chosen, groups, replay)
     result["reasoning"].append(_sentence(chosen))
     return _ended(result, ROOT, EXIT_DIVERGED, "")
 
@@ -135,11 +135,17 @@ def _cause_unseen(
                 f"grad_reduced is abnormal in step {earlier} already, no recorded grad_unreduced is: the cause lies on a "
                 "rank or micro-step that was not recorded"
             )
-    if missing and weight_signature(first, groups):
-        before = next((p.from_step for p in points if p.to_position == first["position"][0]), None)
+    before = next((p.from_step for p in points if p.to_position == first["position"][0]), None)
+    if missing and may_be_from_weights(first):
         return before, (
-            f"all recorded ranks are abnormal from the first micro-step of step {first['optimizer_step']} on, which is what "
-            f"an earlier abnormal gradient leaves behind; rank(s) {missing} were not recorded"
+            f"all recorded ranks are abnormal throughout step {first['optimizer_step']}, which is what an earlier abnormal "
+            f"gradient leaves behind; rank(s) {missing} were not recorded"
+        )
+    if from_changed_weights(first) and first["position"][0] > 0:
+        return before, (
+            f"all ranks are abnormal from the first micro-step of step {first['optimizer_step']} on: the weights had changed "
+            "before it, and no abnormal gradient was seen in the step before (optimizer, learning rate, or a gradient "
+            "within the noise)"
         )
     return None
 

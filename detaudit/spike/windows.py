@@ -15,7 +15,7 @@ import numpy as np
 
 from detaudit.core.errors import UsageError
 from detaudit.spike.cube import Floats, MetricCube
-from detaudit.spike.order_statistics import median_last, median_of
+from detaudit.spike.order_statistics import median_last
 
 INDEPENDENT = "independent"
 CUMULATIVE = "cumulative"
@@ -126,12 +126,16 @@ def sawtooth_fit(moves: Floats, size: int) -> float:
     moved, pattern = np.clip(moves[usable], -math.log(16), math.log(16)), pattern[usable]
     if len(moved) < 2 or not np.any(place[usable] == 0):
         return 0.0
-    # One exponent for both parts, from medians, so that a jump of all ranks (a contaminated step) cannot bend it.
-    exponent = median_of(moved / pattern)
+    inside = place[usable] != 0
+    if not inside.any():
+        return 0.0
+    # The exponent comes from inside the windows: contaminated weights make all ranks jump at their borders.
+    exponent = float(np.sum(moved[inside] * pattern[inside]) / np.sum(pattern[inside] ** 2))
     if not 0.35 <= exponent <= 1.25:
         return 0.0
-    left = np.minimum(np.abs(moved - exponent * pattern), np.abs(exponent * pattern) * 2)
-    return float(1 - left.sum() / np.abs(exponent * pattern).sum())
+    expected = np.abs(exponent * pattern)
+    left = np.minimum(np.abs(moved - exponent * pattern), expected)
+    return float(1 - left.sum() / expected.sum())
 
 
 def find_accumulation(cube: MetricCube, window: Window) -> Accumulation:
@@ -144,7 +148,8 @@ def find_accumulation(cube: MetricCube, window: Window) -> Accumulation:
         return Accumulation(INDEPENDENT, "one value a step")
     if window.evidence == "heuristic":
         return Accumulation(CUMULATIVE, "the sawtooth itself", 1.0)
-    moves = np.diff(cube.values, axis=3)
+    with np.errstate(invalid="ignore"):
+        moves = np.diff(cube.values, axis=3)
     moves = moves[np.isfinite(moves) & (moves != 0)]
     question = "Are the norms of one optimizer step accumulated over micro-steps? Give --accumulation cumulative|independent."
     if len(moves) < 4:
