@@ -120,6 +120,14 @@ def judge(
     }
 
 
+def inside_only(part: dict[str, Any], layer: Layer) -> None:
+    """Move the start of a direction to an earlier layer whose operators differ while its modules' outputs do not."""
+    part["start_by_outputs"] = part["start"]
+    part["start"] = layer.label
+    part["verdict"] = DIVERGES
+    part["why"] = f"operators inside {layer.label} differ, the outputs of its modules do not"
+
+
 def priority(forward: Mapping[str, Any], backward: Mapping[str, Any]) -> dict[str, Any]:
     """Which direction to follow first: a forward divergence always, being computed first."""
     ahead = forward["verdict"] in (DIVERGES, UNCONFIRMED)

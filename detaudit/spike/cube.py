@@ -143,7 +143,6 @@ class CubeBuilder:
         values = np.full(cells, np.nan)
         present = np.zeros(cells, dtype=bool)
         place = {rank: i for i, rank in enumerate(ranks)}
-        duplicates = 0
         self._blocks.reverse()
         while self._blocks:
             rank, step, target, micro, column = self._blocks.pop()
@@ -151,8 +150,7 @@ class CubeBuilder:
             index *= shape[3]
             if micro is not None:
                 index += micro
-            duplicates += int(present[index].sum())
-            values[index] = column
+            values[index] = column  # of repeated places numpy keeps the last
             present[index] = True
         return MetricCube(
             metric=self.metric,
@@ -163,5 +161,5 @@ class CubeBuilder:
             present=present.reshape(shape),
             micro_declared=self.micro_declared,
             statistic=self.statistic,
-            duplicates=duplicates,
+            duplicates=self.rows - int(present.sum()),
         )

@@ -36,6 +36,11 @@ class Operator:
     inputs: float
     flagged: bool | None
     why: str
+    distances: tuple[float, ...] = ()
+
+    def confirmed(self, threshold: float) -> bool:
+        """Whether two metrics of its output differ: one alone may be noise."""
+        return sum(distance > threshold for distance in self.distances) >= 2
 
 
 @dataclass(frozen=True)
@@ -53,24 +58,21 @@ class Drilldown:
     threshold: float
 
 
-def operators_of(dump: Dump, layer: Layer, direction: str, call: int) -> dict[OpKey, Entry]:
-    """Modules and operators of one layer and pass, by what they are paired on."""
-    found: dict[OpKey, Entry] = {}
-    counts: Counter[tuple[str, str]] = Counter()
-    for entry, owner in _owned(dump, layer, direction, call):
-        if entry.key.kind == MODULE:
-            name = ("module", normalised(entry.key.path))
-        else:
-            name = (owner, normalised_api(entry.key.path))
-        found[(*name, counts[name])] = entry
-        counts[name] += 1
-    return found
+@dataclass
+class Owned:
+    """The entries of one dump, direction and pass, by the layer that encloses them and then by what they are paired on.
+    Built in one pass over the dump, because a large dump has many layers."""
+
+    by_layer: dict[tuple[str, str], dict[OpKey, Entry]]
+
+    def of(self, layer: Layer) -> dict[OpKey, Entry]:
+        return self.by_layer.get((layer.chunk, layer.path), {})
 
 
-def _owned(dump: Dump, layer: Layer, direction: str, call: int) -> list[tuple[Entry, str]]:
-    """Entries inside the layer with the module that encloses each. Without construct.json an operator belongs to the next
+def own_operators(dump: Dump, direction: str, call: int) -> Owned:
+    """Assign every operator and module of a pass to its layer. Without construct.json an operator belongs to the next
     module that completes after it."""
-    result: list[tuple[Entry, str]] = []
+    placed: list[tuple[Entry, tuple[str, str], str]] = []
     waiting: list[Entry] = []
     for entry in dump.entries.values():
         if entry.key.direction != direction or (entry.recompute and direction == FORWARD):
@@ -79,16 +81,26 @@ def _owned(dump: Dump, layer: Layer, direction: str, call: int) -> list[tuple[En
             owner = _enclosing(dump, entry)
             if owner is None:
                 waiting.append(entry)
-            elif owner and _inside(layer, *owner, call):
-                result.append((entry, owner[1]))
+            elif owner and owner[2] == call:
+                placed.append((entry, _layer_of(owner[0], owner[1]), owner[1]))
         elif entry.key.kind == MODULE:
             path = normalised(entry.key.path)
-            inside = _inside(layer, entry.key.chunk, path, entry.key.call, call)
-            if inside:
-                result.extend((op, path) for op in waiting)
-                result.append((entry, path))
+            if entry.key.call == call:
+                where = _layer_of(entry.key.chunk, path)
+                placed.extend((op, where, path) for op in waiting)
+                placed.append((entry, where, path))
             waiting = []
-    return sorted(result, key=lambda pair: pair[0].order)
+    owned = Owned({})
+    counts: Counter[tuple[str, str]] = Counter()
+    for entry, where, path in sorted(placed, key=lambda item: item[0].order):
+        name = ("module", path) if entry.key.kind == MODULE else (path, normalised_api(entry.key.path))
+        owned.by_layer.setdefault(where, {})[(*name, counts[name])] = entry
+        counts[name] += 1
+    return owned
+
+
+def _layer_of(chunk: str, path: str) -> tuple[str, str]:
+    return chunk, layer_path(path) or path
 
 
 def _enclosing(dump: Dump, entry: Entry) -> tuple[str, str, int] | tuple[()] | None:
@@ -108,13 +120,9 @@ def _enclosing(dump: Dump, entry: Entry) -> tuple[str, str, int] | tuple[()] | N
     return ()
 
 
-def _inside(layer: Layer, chunk: str, path: str, call: int, wanted: int) -> bool:
-    return chunk == layer.chunk and call == wanted and (layer_path(path) or path) == layer.path
-
-
-def drill(dumps: Mapping[str, Dump], layer: Layer, direction: str, call: int) -> Drilldown:
+def drill(owned: Mapping[str, Owned], layer: Layer, direction: str) -> Drilldown:
     """Compare all operators of a layer over the sides."""
-    tables = {side: operators_of(dump, layer, direction, call) for side, dump in dumps.items()}
+    tables = {side: operators.of(layer) for side, operators in owned.items()}
     operators: list[Operator] = []
     controls: list[float] = []
     unmatched: list[str] = []
@@ -154,18 +162,23 @@ def drill(dumps: Mapping[str, Dump], layer: Layer, direction: str, call: int) ->
 
 def _operator(entry: Entry, outputs: Sequence[Cell], inputs: Sequence[Cell], why: str) -> Operator:
     distance, metric = _largest(outputs)
-    return Operator(entry.key.text, entry.order, entry.key.kind, distance, metric, _largest(inputs)[0], None, why)
+    each = tuple(_size(cell) for cell in outputs if not cell.why and math.isfinite(cell.distance))
+    return Operator(entry.key.text, entry.order, entry.key.kind, distance, metric, _largest(inputs)[0], None, why, each)
+
+
+def _size(cell: Cell) -> float:
+    """|log anomaly|; a flipped sign counts as a factor of two at least."""
+    return max(abs(cell.distance), math.log(2)) if cell.sign_flip else abs(cell.distance)
 
 
 def _largest(cells: Sequence[Cell]) -> tuple[float, str]:
-    """The largest distance over metrics and which metric; a flipped sign counts as a distance of log 2 at least."""
+    """The largest distance over metrics and which metric."""
     best, name = math.nan, ""
     for i, cell in enumerate(cells):
         if cell.why or math.isnan(cell.distance):
             continue
-        size = max(abs(cell.distance), math.log(2)) if cell.sign_flip else abs(cell.distance)
-        if not best >= size:
-            best, name = size, METRICS[i % len(METRICS)]
+        if not best >= _size(cell):
+            best, name = _size(cell), METRICS[i % len(METRICS)]
     return best, name
 
 

@@ -18,6 +18,7 @@ from detaudit.spike.conclusion import (
     CONSISTENT,
     DIVERGES,
     UNCONFIRMED,
+    inside_only,
     judge,
     non_finite,
     priority,
@@ -25,7 +26,7 @@ from detaudit.spike.conclusion import (
     uncompared,
 )
 from detaudit.spike.contrast import OUTSIDE, AnchorTable, build_table
-from detaudit.spike.drilldown import Drilldown, drill
+from detaudit.spike.drilldown import Drilldown, drill, own_operators
 from detaudit.spike.dump_keys import BACKWARD, FORWARD
 from detaudit.spike.layers import (
     MIN_ANCHORS,
@@ -148,11 +149,25 @@ def _conclude(result: dict[str, Any], comparison: Comparison, controlled: bool, 
 
 
 def _drill(result: dict[str, Any], dumps: Mapping[str, Dump], comparison: Comparison) -> Drilldown | None:
-    lead = result["conclusion"]["priority"]
-    if lead["direction"] is None:
-        return None
-    layer = next((layer for layer in comparison.orders[lead["direction"]] if layer.label == lead["start"]), None)
-    return drill(dumps, layer, lead["direction"], comparison.call) if layer else None
+    """Operators of the layer where the divergence begins, or of an earlier layer whose operators already differ although
+    its modules' outputs do not: equal representatives do not make a layer normal."""
+    conclusion = result["conclusion"]
+    for direction in (FORWARD, BACKWARD):
+        part = conclusion[direction]
+        if not part["cells_compared"]:
+            continue
+        owned = {side: own_operators(dump, direction, comparison.call) for side, dump in dumps.items()}
+        order = comparison.orders[direction]
+        at = next((i for i, layer in enumerate(order) if layer.label == part["start"]), len(order))
+        for layer in order[:at]:
+            inner = drill(owned, layer, direction)
+            if any(op.flagged and op.confirmed(inner.threshold) for op in inner.operators):
+                inside_only(part, layer)
+                conclusion["priority"] = priority(conclusion[FORWARD], conclusion[BACKWARD])
+                return inner
+        if at < len(order):
+            return drill(owned, order[at], direction)
+    return None
 
 
 def _settle(result: dict[str, Any]) -> None:
