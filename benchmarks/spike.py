@@ -159,9 +159,13 @@ def run(args: argparse.Namespace) -> None:
     for _ in range(args.rounds):
         for peer in args.peers.split(","):
             command = [sys.executable, __file__, "one", args.dir, "--peer", peer]
-            done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=args.timeout)
+            except subprocess.TimeoutExpired:
+                print(f"{peer:14} stopped after {args.timeout} s", flush=True)
+                continue
             if done.returncode:
-                print(f"{peer:14} failed: {done.stderr.strip().splitlines()[-1]}")
+                print(f"{peer:14} failed: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}", flush=True)
                 continue
             r = json.loads(done.stdout.splitlines()[-1])
             print(f"{peer:14} {r['wall_s']:8.1f} {r['peak_gib']:9.2f} {r['rows']:10}  {r.get('answer', '')} {r.get('analysis_s', '')}", flush=True)
@@ -202,6 +206,7 @@ def main() -> None:
     running.add_argument("dir")
     running.add_argument("--peers", default="arrow,detaudit")
     running.add_argument("--rounds", type=int, default=1)
+    running.add_argument("--timeout", type=int, default=240, help="seconds a peer may take (default 240)")
     single = verbs.add_parser("one")
     single.add_argument("dir")
     single.add_argument("--peer", choices=tuple(PEERS), required=True)

@@ -42,15 +42,16 @@ class JsonMembers:
 
     def __iter__(self) -> Iterator[tuple[str, str, Any]]:
         with self.path.open(encoding="utf-8-sig", errors="replace") as self._stream:
-            count = 0
+            count, opened = 0, False
             try:
-                if self._next() != "{":
+                opened = bool(self._next())
+                if self._text[self._at] != "{":
                     raise UnreadableError(f"{self.path} is not a JSON object")
                 for item in self._members(""):
                     count += 1
                     yield item
             except _Cut:
-                if not count and not self._consumed and not self._text.strip():
+                if not opened:
                     raise UnreadableError(f"{self.path} is empty") from None
                 self.truncated = f"{self.path} ends in the middle of a value after {count} whole members"
 

@@ -167,8 +167,8 @@ def _entry(key: str, value: Any, order: int) -> Entry:
                 entry.gradients[name] = tensors[0]
         return entry
     for name in ("input_args", "input_kwargs", "input"):
-        entry.inputs.extend(_tensors(fields.get(name)))
-    entry.outputs.extend(_tensors(fields.get("output")))
+        entry.inputs.extend(_tensors(fields.get(name, ())))
+    entry.outputs.extend(_tensors(fields.get("output", ())))
     return entry
 
 
