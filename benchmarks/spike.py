@@ -54,7 +54,8 @@ def make(args: argparse.Namespace) -> None:
         texts = []
         for step in range(args.steps):
             rows = "".join(
-                f'0,{name},{step},{x:.6f},-0.01,0.01,"[8, 8]",torch.float32\n' for name, x in zip(names, norms[step], strict=True)
+                f'0,{name},{step},{x:.6f},-0.01,0.01,"[8, 8]",torch.float32\n'
+                for name, x in zip(names, norms[step], strict=True)
             )
             if args.layout == "small":
                 (folder / f"grad_unreduced_{step}-{step}.csv").write_text(header + rows)
@@ -168,7 +169,10 @@ def run(args: argparse.Namespace) -> None:
                 print(f"{peer:14} failed: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}", flush=True)
                 continue
             r = json.loads(done.stdout.splitlines()[-1])
-            print(f"{peer:14} {r['wall_s']:8.1f} {r['peak_gib']:9.2f} {r['rows']:10}  {r.get('answer', '')} {r.get('analysis_s', '')}", flush=True)
+            print(
+                f"{peer:14} {r['wall_s']:8.1f} {r['peak_gib']:9.2f} {r['rows']:10}  {r.get('answer', '')} {r.get('analysis_s', '')}",
+                flush=True,
+            )
 
 
 def truth(args: argparse.Namespace) -> None:
@@ -190,7 +194,10 @@ def truth(args: argparse.Namespace) -> None:
     for name, scores in (("detaudit", ours), ("seed rules", seeds)):
         for label, counts in sorted(spike_scoring.tabulate(scores).items()):
             total = sum(counts.values())
-            print(f"{name:11} {label:13} {total:4}  " + ", ".join(f"{k} {v} ({v / total:.1%})" for k, v in sorted(counts.items())))
+            print(
+                f"{name:11} {label:13} {total:4}  "
+                + ", ".join(f"{k} {v} ({v / total:.1%})" for k, v in sorted(counts.items()))
+            )
 
 
 def main() -> None:

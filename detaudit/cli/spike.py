@@ -68,13 +68,23 @@ def _detect_arguments(parser: argparse.ArgumentParser) -> None:
     ):  # fmt: skip
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=f"DATA is {text}")
     parser.add_argument("--metric", default="", help="metric to analyse (default: grad_unreduced, else grad_reduced)")
-    parser.add_argument("--window", type=int, default=0, metavar="K", help="micro-steps per optimizer step, if not recorded")
-    parser.add_argument("--accumulation", choices=("cumulative", "independent"), default="", help="what norms inside a window are")
-    parser.add_argument("--rate", type=_rate, default=0.01, help="false alarms per run that are accepted (default 0.01)")
+    parser.add_argument(
+        "--window", type=int, default=0, metavar="K", help="micro-steps per optimizer step, if not recorded"
+    )
+    parser.add_argument(
+        "--accumulation", choices=("cumulative", "independent"), default="", help="what norms inside a window are"
+    )
+    parser.add_argument(
+        "--rate", type=_rate, default=0.01, help="false alarms per run that are accepted (default 0.01)"
+    )
     parser.add_argument("--ratio", type=_ratio, default=2.0, help="smallest factor that counts as abnormal (default 2)")
     parser.add_argument("--limit", type=_positive, default=10, help="anomalies listed per micro-step (default 10)")
-    parser.add_argument("--world-size", type=int, default=0, metavar="N", help="ranks of the run, to notice missing ones")
-    parser.add_argument("--parser", choices=("auto", "pyarrow", "csv"), default="auto", help="CSV parser (default auto)")
+    parser.add_argument(
+        "--world-size", type=int, default=0, metavar="N", help="ranks of the run, to notice missing ones"
+    )
+    parser.add_argument(
+        "--parser", choices=("auto", "pyarrow", "csv"), default="auto", help="CSV parser (default auto)"
+    )
     _output(parser)
 
 

@@ -69,7 +69,9 @@ def first_divergence(a: Dump, b: Dump) -> dict[str, Any]:
         result["last_good"] = last_good.entry.key.text if last_good else None
         if step.inputs_equal is not False:
             result["verdict"] = "operator"
-            result["reason"] = "inputs equal, outputs unequal" if step.inputs_equal else "outputs unequal, no input to compare"
+            result["reason"] = (
+                "inputs equal, outputs unequal" if step.inputs_equal else "outputs unequal, no input to compare"
+            )
         elif last_good is None:
             result["verdict"], result["reason"] = "inputs", "the first compared operator gets unequal inputs"
         else:
@@ -81,7 +83,10 @@ def first_divergence(a: Dump, b: Dump) -> dict[str, Any]:
     elif all(step.outputs_equal is None and step.inputs_equal is None for step in steps):
         result["reason"] = "no compared entry carries a checksum"
     elif result["inherited"] or result["unmatched"]:
-        result["verdict"], result["reason"] = "gap", "no operator of its own differs, but entries are unmatched or inherit"
+        result["verdict"], result["reason"] = (
+            "gap",
+            "no operator of its own differs, but entries are unmatched or inherit",
+        )
     else:
         result["verdict"], result["reason"] = "equal", f"{len(steps)} entries equal"
     return result

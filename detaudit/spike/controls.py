@@ -63,7 +63,9 @@ def find_controls(a: DumpPlace, b: DumpPlace, phase1: Mapping[str, Any] | None) 
         if not why:
             usable.append(place)
     if usable:
-        found.c = min(usable, key=lambda p: (p.step != a.step, abs(p.rank - a.rank) + abs(p.step - a.step), p.step, p.rank))
+        found.c = min(
+            usable, key=lambda p: (p.step != a.step, abs(p.rank - a.rank) + abs(p.step - a.step), p.step, p.rank)
+        )
         found.d = counterpart[found.c.step, found.c.rank]
     else:
         found.question = (

@@ -6,7 +6,6 @@ then the result as the seed's JSON (`Phase1`), with what phase 2 needs so that i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,9 +107,7 @@ def detect(loaded: Loaded, options: Options | None = None) -> dict[str, Any]:
         return result
     found = find(cube, folded.accumulation.mode, options.rate, options.ratio)
     groups = groups_of(cube, found, not reduced, MAX_GROUPS, folded.accumulation.mode)
-    result["other_metrics"] = {
-        name: _earliest(other, folded, options) for name, other in sorted(loaded.others.items())
-    }
+    result["other_metrics"] = {name: _earliest(other, folded, options) for name, other in sorted(loaded.others.items())}
     _fill(result, folded, found, groups, options, below_resolution(cube))
     result["outcome"], result["exit_code"] = _outcome(result, found, loaded.kind)
     return result
@@ -212,5 +209,3 @@ def _earliest(cube: MetricCube, folded: Folded, options: Options) -> dict[str, A
         "deviation_ratio": row["deviation_ratio"],
         "trigger": row["trigger"],
     }
-
-

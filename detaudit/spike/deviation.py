@@ -214,9 +214,9 @@ def _residuals(logs: Logs, index: Index, values: Logs) -> Residuals:
     )
 
 
-def thresholds(scale: Scale, index: Index, count: npt.NDArray[np.int64], cells: int, rate: float, ratio: float) -> (
-    npt.NDArray[np.float64]
-):
+def thresholds(
+    scale: Scale, index: Index, count: npt.NDArray[np.int64], cells: int, rate: float, ratio: float
+) -> npt.NDArray[np.float64]:
     """The log distance that each cell must exceed. pi / (2 n) is the variance of a median of n values."""
     factor = t_quantile(rate / 2 / max(cells, 1), scale.freedom)
     sigma = scale.sigma[index[1], index[3]] * np.sqrt(1 + math.pi / 2 / np.maximum(count, 1))

@@ -57,9 +57,7 @@ def groups_of(cube: MetricCube, found: Anomalies, blame_ranks: bool, limit: int,
     ]
 
 
-def _group(
-    cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], blame_ranks: bool, mode: str
-) -> Group:
+def _group(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], blame_ranks: bool, mode: str) -> Group:
     step, micro = int(found.step[cells[0]]), int(found.micro[cells[0]])
     seen = cube.present[:, :, step, micro]
     # A rise or a broken number outranks a drop: where one part of a batch explodes, another may well shrink.

@@ -74,7 +74,9 @@ def _pair(final_norms: Mapping[str, Any], target: int, i: int, growth: float) ->
     """Ranks that grew, ranks compared, median growth and name of one target between steps i and i + 1."""
     before, after = final_norms["norms"][target][i], final_norms["norms"][target][i + 1]
     ratios = sorted(
-        b / a for a, b in zip(before, after, strict=True) if a is not None and b is not None and a > 0 and math.isfinite(b)
+        b / a
+        for a, b in zip(before, after, strict=True)
+        if a is not None and b is not None and a > 0 and math.isfinite(b)
     )
     grew = sum(ratio >= growth for ratio in ratios)
     return grew, len(ratios), ratios[len(ratios) // 2] if ratios else 0.0, str(final_norms["targets"][target])

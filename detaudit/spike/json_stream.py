@@ -75,7 +75,9 @@ class JsonMembers:
     def _expect(self, mark: str) -> None:
         found = self._next()
         if found != mark:
-            raise UnreadableError(f"{self.path}: {mark!r} expected at character {self._consumed + self._at}, found {found!r}")
+            raise UnreadableError(
+                f"{self.path}: {mark!r} expected at character {self._consumed + self._at}, found {found!r}"
+            )
         self._at += 1
 
     def _next(self) -> str:

@@ -28,7 +28,9 @@ def origin_of(
         evidence.append("only one rank was recorded: nothing says whether the others share it")
         return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of the other ranks")
     if blamed is not None:
-        evidence.append(f"rank {blamed} alone of {root['ranks_seen']} recorded: the weights are shared, so not from them")
+        evidence.append(
+            f"rank {blamed} alone of {root['ranks_seen']} recorded: the weights are shared, so not from them"
+        )
         later = [g for g in groups if g["position"][0] > step and g["rank"] == blamed]
         if later:
             evidence.append(f"the same rank alone is abnormal in {len(later)} later micro-step(s)")
@@ -45,7 +47,9 @@ def origin_of(
         return _verdict(WEIGHTS, [WEIGHTS], evidence, "optimizer state and learning rate of the step before")
     if root["micro_step"] is not None:
         part = "earlier" if micro else "later"
-        evidence.append(f"all ranks at once, but the {part} micro-steps of that step are not: same weights, so not from them")
+        evidence.append(
+            f"all ranks at once, but the {part} micro-steps of that step are not: same weights, so not from them"
+        )
         return _verdict(UNPROVEN, [DATA, HARDWARE], evidence, "the rows of that micro-batch, and the collectives")
     evidence.append("all ranks at once, one micro-step a step")
     return _verdict(UNPROVEN, [DATA, WEIGHTS], evidence, "replay of that step from the weights before it")

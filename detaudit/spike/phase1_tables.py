@@ -147,7 +147,9 @@ def final_norms(folded: Folded, found: Anomalies, groups: list[Group]) -> dict[s
         "ranks": list(cube.ranks),
         "steps": [cube.steps[s] for s in steps] if focus else [],
         "positions": [int(s) for s in steps] if focus else [],
-        "norms": [[[number(float(x)) for x in norms[:, p, s]] for s in range(norms.shape[2])] for p in range(len(focus))],
+        "norms": [
+            [[number(float(x)) for x in norms[:, p, s]] for s in range(norms.shape[2])] for p in range(len(focus))
+        ],
     }
 
 
@@ -167,9 +169,7 @@ def curves(folded: Folded, found: Anomalies, groups: list[Group]) -> dict[str, A
         "root": {"rank": cube.ranks[int(found.rank[lead])], "position": [step - first, int(found.micro[lead])]},
         "ranks": [cube.ranks[r] for r in kept],
         "ranks_left_out": len(cube.ranks) - len(kept),
-        "norms": [
-            [[number(float(x)) for x in cube.values[r, target, s]] for s in range(first, last)] for r in kept
-        ],
+        "norms": [[[number(float(x)) for x in cube.values[r, target, s]] for s in range(first, last)] for r in kept],
     }
 
 

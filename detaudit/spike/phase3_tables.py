@@ -44,7 +44,9 @@ def anchor_json(table: AnchorTable) -> dict[str, Any]:
             {
                 "layer": row.layer.number if row.layer.number is not None else row.layer.label,
                 "path": row.layer.label,
-                "metrics": {metric: _metric(row.cells[FORWARD, metric], row.cells[BACKWARD, metric]) for metric in METRICS},
+                "metrics": {
+                    metric: _metric(row.cells[FORWARD, metric], row.cells[BACKWARD, metric]) for metric in METRICS
+                },
                 "alignment": row.entries,
                 "not_finite": {direction: sides for direction, sides in row.broken.items() if sides},
             }

@@ -119,5 +119,9 @@ def _layers(p3: Mapping[str, Any], lang: str) -> list[str]:
             bars = (centre / held["ratio"], centre * held["ratio"])
             title = f"{word('A/B and C/D by layer', lang)}: {anchor['name']}, {word(direction, lang)} (Norm)"
             flags = [bool(cell[f"{prefix}_flag"]) for cell in cells]
-            plots.append(svg.ratios(title, labels, ab, cd, bars, flags, f"{word('threshold', lang)} {math.log(held['ratio']):.3g}"))
+            plots.append(
+                svg.ratios(
+                    title, labels, ab, cd, bars, flags, f"{word('threshold', lang)} {math.log(held['ratio']):.3g}"
+                )
+            )
     return plots

@@ -6,7 +6,6 @@ Small files that share a header are parsed together, large ones in blocks, so me
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,7 +118,9 @@ def schema_of(path: Path, columns: tuple[str, ...], version: int) -> Schema:
     name = ("name",) if version == 1 else ("module_name", "scope")
     missing = [column for column in (*name, "step") if column not in columns]
     if missing:
-        raise UnreadableError(f"{path}: the header lacks {', '.join(missing)}; it has {', '.join(columns) or 'nothing'}")
+        raise UnreadableError(
+            f"{path}: the header lacks {', '.join(missing)}; it has {', '.join(columns) or 'nothing'}"
+        )
     if "norm" in columns:
         statistics: tuple[str, ...] = ("norm",)
     elif "min" in columns and "max" in columns:

@@ -102,7 +102,9 @@ def find_dumps(root: str | os.PathLike[str]) -> list[DumpPlace]:
         return [_place(path.parent, path)]
     if not path.is_dir():
         raise UnreadableError(f"{os.fspath(root)!r} does not exist")
-    found = [_place(Path(folder), Path(folder) / "dump.json") for folder, _, names in os.walk(path) if "dump.json" in names]
+    found = [
+        _place(Path(folder), Path(folder) / "dump.json") for folder, _, names in os.walk(path) if "dump.json" in names
+    ]
     if not found:
         raise UnreadableError(f"{os.fspath(root)!r} holds no dump.json; give a dump directory (step*/rank*/dump.json)")
     ranks = [place.rank for place in found if place.proc is None and not place.assumed]
@@ -256,7 +258,9 @@ def user_line(frames: list[str]) -> str:
     """`file, line N, in function` of the innermost frame outside framework code, the file by its last two names."""
     for frame in frames:
         match = re.match(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<name>[^,]+),", frame)
-        if match and not any(part in match["file"] for part in ("/torch/", "/site-packages/", "/msprobe/", "wrap_tensor")):
+        if match and not any(
+            part in match["file"] for part in ("/torch/", "/site-packages/", "/msprobe/", "wrap_tensor")
+        ):
             short = "/".join(Path(match["file"]).parts[-2:])
             return f"{short}, line {match['line']}, in {match['name'].strip()}"
     return ""

@@ -19,9 +19,7 @@ from detaudit.spike.read_dump import DumpPlace, _entry
 PARAMETERS_GRAD = "parameters_grad"
 
 
-def gradient_cube(
-    places: Sequence[DumpPlace], progress: Progress | None = None
-) -> tuple[MetricCube, list[str]]:
+def gradient_cube(places: Sequence[DumpPlace], progress: Progress | None = None) -> tuple[MetricCube, list[str]]:
     """Norms of parameters_grad entries over all dumps, and what could not be read.
 
     The index of a key counts hook triggers across steps, so the micro-step is the place among the triggers of one
@@ -88,9 +86,7 @@ def trail_cubes(trails: Mapping[int, Iterable[StepRecord]], progress: Progress |
             for metric, found in rows.items():
                 targets, micros, norms = (np.array(column) for column in zip(*found, strict=True))
                 builders[metric].micro_declared |= bool(micros.any())
-                builders[metric].add(
-                    rank, np.full(len(found), record.step), targets, norms.astype(np.float64), micros
-                )
+                builders[metric].add(rank, np.full(len(found), record.step), targets, norms.astype(np.float64), micros)
         if progress:
             progress("reading trails", done, len(trails))
     if "grad" not in builders:

@@ -43,9 +43,7 @@ def is_sqlite(path: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def read_trend(
-    source: str | os.PathLike[str], metrics: Sequence[str], progress: Progress | None = None
-) -> TrendRun:
+def read_trend(source: str | os.PathLike[str], metrics: Sequence[str], progress: Progress | None = None) -> TrendRun:
     """Read the named metrics of a trend.db. Raises UnreadableError when it is no trend.db or lacks a usable statistic."""
     path = Path(source)
     if not path.is_file():
@@ -61,9 +59,7 @@ def read_trend(
         connection.close()
 
 
-def _read(
-    connection: sqlite3.Connection, path: Path, metrics: Sequence[str], progress: Progress | None
-) -> TrendRun:
+def _read(connection: sqlite3.Connection, path: Path, metrics: Sequence[str], progress: Progress | None) -> TrendRun:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     lacking = {"trend_data", "monitoring_targets", "monitoring_metrics"} - tables
     if lacking:
@@ -72,7 +68,9 @@ def _read(
     columns = [row[1] for row in connection.execute("PRAGMA table_info(trend_data)")]
     statistics = ["norm"] if "norm" in columns else [c for c in ("min", "max") if c in columns]
     if statistics not in (["norm"], ["min", "max"]):
-        raise UnreadableError(f"{path}: trend_data has neither norm nor both min and max; columns: {', '.join(columns)}")
+        raise UnreadableError(
+            f"{path}: trend_data has neither norm nor both min and max; columns: {', '.join(columns)}"
+        )
     targets = connection.execute(
         "SELECT target_id, target_name, vpp_stage, micro_step FROM monitoring_targets ORDER BY target_id"
     ).fetchall()
@@ -106,7 +104,9 @@ def _cube(
 ) -> tuple[MetricCube | None, int]:
     """One metric streamed in primary-key order. A target is (name, chunk); its micro-step is a coordinate."""
     builder = CubeBuilder(metric, "norm" if statistics == ["norm"] else "absmax", declared)
-    used = {row[0] for row in connection.execute("SELECT DISTINCT target_id FROM trend_data WHERE metric_id = ?", (number,))}
+    used = {
+        row[0] for row in connection.execute("SELECT DISTINCT target_id FROM trend_data WHERE metric_id = ?", (number,))
+    }
     size = 1 + max((row[0] for row in targets), default=0)
     place = np.zeros(size, dtype=np.int32)
     micro_of = np.zeros(size, dtype=np.int16)

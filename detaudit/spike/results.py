@@ -41,5 +41,7 @@ def load(path: str | os.PathLike[str], phase: int) -> dict[str, Any]:
     found = result.get("phase") if isinstance(result, dict) else None
     if found != phase or "outcome" not in result:
         verb = {1: "detect", 2: "select", 3: "trace"}[phase]
-        raise UnreadableError(f"{path} is no phase-{phase} result (phase {found}); make one with: detaudit spike {verb} ... -o")
+        raise UnreadableError(
+            f"{path} is no phase-{phase} result (phase {found}); make one with: detaudit spike {verb} ... -o"
+        )
     return result

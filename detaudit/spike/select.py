@@ -41,7 +41,9 @@ def select(
     rules = rules or Rules()
     for side in (phase1, benchmark):
         if side is not None and (side.get("phase") != 1 or "groups" not in side):
-            raise UnreadableError("not a phase-1 result of detaudit; make one with: detaudit spike detect DATA -o p1.json")
+            raise UnreadableError(
+                "not a phase-1 result of detaudit; make one with: detaudit spike detect DATA -o p1.json"
+            )
     groups = sorted(phase1["groups"], key=lambda g: tuple(g["position"]))
     points = turning_points(phase1.get("final_norms", {}), rules.growth, rules.majority)
     result: dict[str, Any] = {
@@ -150,9 +152,7 @@ def _cause_unseen(
     return None
 
 
-def _choose(
-    candidates: Sequence[Group], benchmark: Mapping[str, Any] | None
-) -> tuple[Group, list[dict[str, Any]]]:
+def _choose(candidates: Sequence[Group], benchmark: Mapping[str, Any] | None) -> tuple[Group, list[dict[str, Any]]]:
     """The earliest micro-step of the root step; with a benchmark the earliest that is not shared with it."""
     if benchmark is None:
         return candidates[0], []
@@ -173,9 +173,13 @@ def _without_gradient(result: dict[str, Any], phase1: Mapping[str, Any]) -> dict
         result["root_opt_step"] = first["optimizer_step"]
         return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, why)
     if phase1["outcome"] == "none seen":
-        return _ended(result, NONE_SEEN, EXIT_CLEAN, "phase 1 saw no abnormal gradient and recorded everything it could")
+        return _ended(
+            result, NONE_SEEN, EXIT_CLEAN, "phase 1 saw no abnormal gradient and recorded everything it could"
+        )
     result["candidates"] = phase1.get("absolute_candidates", [])
-    return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, "nothing abnormal in what was recorded; not all was recorded")
+    return _ended(
+        result, INSUFFICIENT, EXIT_INCONCLUSIVE, "nothing abnormal in what was recorded; not all was recorded"
+    )
 
 
 def _other_metrics(phase1: Mapping[str, Any], groups: Sequence[Group]) -> list[dict[str, Any]]:

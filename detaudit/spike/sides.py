@@ -90,7 +90,9 @@ def _pick(path: str, coordinate: tuple[int, int] | None, option: str, root: Mapp
     why = "which of them?" if coordinate is None else f"none is step {coordinate[0]} rank {coordinate[1]}"
     if root and root["rank"] is None:
         why = f"phase 2 could not tell the rank apart ({root['rank_scope']}: {root['ranks']})"
-    raise UsageError(f"{option} {path} holds {len(places)} dumps ({listed}); {why} Give one directory, or --coordinate STEP:RANK")
+    raise UsageError(
+        f"{option} {path} holds {len(places)} dumps ({listed}); {why} Give one directory, or --coordinate STEP:RANK"
+    )
 
 
 def trace_sides(sides: Sides) -> dict[str, Any]:

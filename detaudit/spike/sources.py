@@ -144,9 +144,7 @@ def _loaded(
     return Loaded(source, kind, cubes[name], others, available, flat, int(cubes[name].present.sum()), notes)
 
 
-def parameter_drift(
-    origin: MetricCube | None, updated: MetricCube | None, notes: list[str]
-) -> MetricCube | None:
+def parameter_drift(origin: MetricCube | None, updated: MetricCube | None, notes: list[str]) -> MetricCube | None:
     """| ||updated|| - ||origin|| | per parameter and step: a lower bound of the norm of the update, the most that two
     norms can tell. None unless both were recorded alike."""
     if origin is None or updated is None:

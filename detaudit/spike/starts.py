@@ -131,7 +131,8 @@ def _search(
     moves to an earlier layer, so it ends."""
     place = {layer: i for i, layer in enumerate(order)}
     firsts = {
-        metric: min((place[layer] for layer in layers & confirmed), default=None) for metric, layers in by_metric.items()
+        metric: min((place[layer] for layer in layers & confirmed), default=None)
+        for metric, layers in by_metric.items()
     }
     at: int | None = None
     moves: list[tuple[str, Layer]] = []

@@ -62,7 +62,11 @@ def _path(points: Sequence[tuple[float, float] | None], style: str) -> str:
 
 
 def lines(
-    title: str, labels: Sequence[str], series: Sequence[tuple[str, Series, bool]], mark: tuple[int, float] | None, marked: str
+    title: str,
+    labels: Sequence[str],
+    series: Sequence[tuple[str, Series, bool]],
+    mark: tuple[int, float] | None,
+    marked: str,
 ) -> str:
     """Logarithmic line chart. A series is (name, values, emphasised); `mark` is (position, value) of the root."""
     values = [v for _, column, _ in series for v in column if v is not None and v > 0]
@@ -70,7 +74,9 @@ def lines(
     body = _axis(low, high)
     step = max(1, len(labels) // 16)
     for i in range(0, len(labels), step):
-        body.append(f'<text x="{_x(i, len(labels))}" y="{HEIGHT - BOTTOM + 16}" class="tick">{escape(labels[i])}</text>')
+        body.append(
+            f'<text x="{_x(i, len(labels))}" y="{HEIGHT - BOTTOM + 16}" class="tick">{escape(labels[i])}</text>'
+        )
     for n, (name, column, strong) in enumerate(series):
         points = [
             (_x(i, len(column)), _y(v, low, high)) if v is not None and v > 0 else None for i, v in enumerate(column)
@@ -86,7 +92,13 @@ def lines(
 
 
 def ratios(
-    title: str, labels: Sequence[str], ab: Series, cd: Series, bars: tuple[float, float] | None, flags: Sequence[bool], bound: str
+    title: str,
+    labels: Sequence[str],
+    ab: Series,
+    cd: Series,
+    bars: tuple[float, float] | None,
+    flags: Sequence[bool],
+    bound: str,
 ) -> str:
     """A/B and C/D by layer on a logarithmic axis, the band of the threshold around C/D's centre, flagged layers marked."""
     values = [abs(v) for v in (*ab, *cd, *(bars or ())) if v]
@@ -100,7 +112,9 @@ def ratios(
         )
     step = max(1, len(labels) // 24)
     for i in range(0, len(labels), step):
-        body.append(f'<text x="{_x(i, len(labels))}" y="{HEIGHT - BOTTOM + 16}" class="tick">{escape(labels[i][-10:])}</text>')
+        body.append(
+            f'<text x="{_x(i, len(labels))}" y="{HEIGHT - BOTTOM + 16}" class="tick">{escape(labels[i][-10:])}</text>'
+        )
     for name, column, colour in (("C/D", cd, _COLOURS[7]), ("A/B", ab, _COLOURS[0])):
         points = [(_x(i, len(column)), _y(abs(v), low, high)) if v else None for i, v in enumerate(column)]
         style = f'fill="none" stroke="{colour}" stroke-width="1.6"'
@@ -113,7 +127,9 @@ def ratios(
     return _frame(title, body)
 
 
-def heat(title: str, rows: Sequence[str], columns: Sequence[str], table: Sequence[Series], mark: tuple[int, int] | None) -> str:
+def heat(
+    title: str, rows: Sequence[str], columns: Sequence[str], table: Sequence[Series], mark: tuple[int, int] | None
+) -> str:
     """Heat map of ratios >= 1 on a logarithmic colour scale; unknown cells are hatched grey."""
     cell = max(2.0, min(22.0, 420 / max(len(rows), 1)))
     height = int(TOP + BOTTOM + cell * len(rows))
@@ -131,7 +147,9 @@ def heat(title: str, rows: Sequence[str], columns: Sequence[str], table: Sequenc
                 f"<title>{escape(label)}</title></rect>"
             )
     for r in range(0, len(rows), max(1, len(rows) // 16)):
-        body.append(f'<text x="{LEFT - 6}" y="{round(TOP + (r + 0.7) * cell, 2)}" class="tick end">{escape(rows[r])}</text>')
+        body.append(
+            f'<text x="{LEFT - 6}" y="{round(TOP + (r + 0.7) * cell, 2)}" class="tick end">{escape(rows[r])}</text>'
+        )
     for c in range(0, len(columns), max(1, len(columns) // 16)):
         x = round(LEFT + (c + 0.5) * wide, 2)
         body.append(f'<text x="{x}" y="{height - BOTTOM + 16}" class="tick">{escape(columns[c])}</text>')

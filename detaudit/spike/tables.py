@@ -68,7 +68,10 @@ def phase1_section(p1: Mapping[str, Any], lang: str) -> Section:
                 [w("Parameters"), show(summary.get("targets"))],
                 [w("Steps / ranks"), f"{show(first)}..{show(last)} ({steps}) / {show(summary.get('ranks'))}"],
                 [w("Pass unit"), f"{sharding['pass_unit']}, window {sharding['accumulation_window']}"],
-                [w("Window evidence"), f"{sharding['window_evidence']} ({sharding['window_confidence']}): {sharding['window_note']}"],
+                [
+                    w("Window evidence"),
+                    f"{sharding['window_evidence']} ({sharding['window_confidence']}): {sharding['window_note']}",
+                ],
             ],
         )
     )
@@ -133,7 +136,12 @@ def phase2_section(p2: Mapping[str, Any], lang: str) -> Section:
         section.statements.append((w("Impact"), impact))
     decide = (origin or {}).get("would_decide", "")
     section.statements.append(
-        (w("Advice"), "dump this coordinate and go on with phase 3" + (f"; {decide}" if decide else "") if root else "see what was not seen")
+        (
+            w("Advice"),
+            "dump this coordinate and go on with phase 3" + (f"; {decide}" if decide else "")
+            if root
+            else "see what was not seen",
+        )
     )
     _open_ends(section, p2, w)
     return section
@@ -231,7 +239,12 @@ def _starts(conclusion: Mapping[str, Any], w: Any) -> Table:
 def _operators(drilled: Mapping[str, Any], w: Any) -> Table:
     rows, note = _capped(
         [
-            [op["key"], times(op["input_ratio"]), times(op["largest_ratio"], "!" if op["flagged"] else ""), op["metric"] or op["why"]]
+            [
+                op["key"],
+                times(op["input_ratio"]),
+                times(op["largest_ratio"], "!" if op["flagged"] else ""),
+                op["metric"] or op["why"],
+            ]
             for op in drilled["operators"]
         ]
     )

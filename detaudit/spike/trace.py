@@ -43,6 +43,9 @@ from detaudit.spike.starts import DirectionResult, conclude
 
 FOUND, NONE_SEEN, INSUFFICIENT, QUESTION = "divergence", "consistent", "insufficient", "question"
 MAX_CALLS = 64
+INSIDE = 2.0
+"""Times the threshold that two metrics of an operator must exceed to move the start where no module output differs: the
+metrics of one operator share its device bias, and many operators are looked at."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,14 @@ def trace(dumps: Mapping[str, Dump], micro_step: int | None = None) -> dict[str,
     calls = calls_of(list(structures.values()))
     common = _common_share(structures)
     result["common_modules"] = round(common, 4)
-    result["layer_prefix"] = list(dict.fromkeys(layer.path.rpartition(".")[0] for layer in layers if layer.number is not None))
+    result["layer_prefix"] = list(
+        dict.fromkeys(layer.path.rpartition(".")[0] for layer in layers if layer.number is not None)
+    )
     result["anchors_used"] = anchors
     if len(anchors) < MIN_ANCHORS:
-        result["anchor_warning"] = f"{len(anchors)} anchor(s) align in all dumps, {MIN_ANCHORS} are wanted: the verdict is incomplete"
+        result["anchor_warning"] = (
+            f"{len(anchors)} anchor(s) align in all dumps, {MIN_ANCHORS} are wanted: the verdict is incomplete"
+        )
     if not calls or common == 0:
         return _without_modules(result, structures)
     chosen = _calls(calls, micro_step, result["notes"])
@@ -161,7 +168,7 @@ def _drill(result: dict[str, Any], dumps: Mapping[str, Dump], comparison: Compar
         at = next((i for i, layer in enumerate(order) if layer.label == part["start"]), len(order))
         for layer in order[:at]:
             inner = drill(owned, layer, direction)
-            if any(op.flagged and op.confirmed(inner.threshold) for op in inner.operators):
+            if any(op.confirmed(INSIDE * inner.threshold) for op in inner.operators):
                 inside_only(part, layer)
                 conclusion["priority"] = priority(conclusion[FORWARD], conclusion[BACKWARD])
                 return inner
@@ -196,7 +203,9 @@ def _calls(calls: list[int], micro_step: int | None, notes: list[str]) -> list[i
     if micro_step is not None and micro_step in calls:
         return [micro_step]
     if micro_step is not None:
-        notes.append(f"micro-step {micro_step} is not in all dumps (they share {calls}): all shared passes are compared")
+        notes.append(
+            f"micro-step {micro_step} is not in all dumps (they share {calls}): all shared passes are compared"
+        )
     if len(calls) > MAX_CALLS:
         notes.append(f"only the first {MAX_CALLS} of {len(calls)} passes are compared")
     return calls[:MAX_CALLS]

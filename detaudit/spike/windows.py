@@ -151,7 +151,9 @@ def find_accumulation(cube: MetricCube, window: Window) -> Accumulation:
     with np.errstate(invalid="ignore"):
         moves = np.diff(cube.values, axis=3)
     moves = moves[np.isfinite(moves) & (moves != 0)]
-    question = "Are the norms of one optimizer step accumulated over micro-steps? Give --accumulation cumulative|independent."
+    question = (
+        "Are the norms of one optimizer step accumulated over micro-steps? Give --accumulation cumulative|independent."
+    )
     if len(moves) < 4:
         return Accumulation(UNDECIDED, f"{len(moves)} neighbouring micro-steps", question=question)
     rise = float(np.mean(moves > 0))

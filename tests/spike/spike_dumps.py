@@ -49,7 +49,7 @@ class Effect:
 @dataclass(frozen=True)
 class DumpSpec:
     """One generated set. `plain` sides are written without Transformer Engine and flash names; `drop` and `resize` name
-    (side, substring of key) to leave out or to give another element count; `nan` and `null` likewise for statistics."""
+    (side, substring of key) to leave out or to give another element count; `nan` and `null` likewise for statistics. `device` fixes the device bias apart from the seed."""
 
     seed: int = 0
     layers: int = 8
@@ -69,6 +69,7 @@ class DumpSpec:
     gradient: float = 1.0
     sides: tuple[str, ...] = SIDES
     effect_call: int | None = None
+    device: int | None = None
 
 
 @dataclass
@@ -97,7 +98,10 @@ class _Writer:
             "Mean": rms * base.uniform(0.05, 0.2) * base.choice([-1, 1]),
             "Norm": rms * math.sqrt(elements),
         }
-        bias = 1.0 + self.shared("bias", name, direction).normal(0, self.spec.bias) if device == "AC" else 1.0
+        # One device has one bias, whatever the rank or the sample.
+        seed = self.spec.seed if self.spec.device is None else self.spec.device
+        draw = np.random.default_rng([seed, hash_text("bias"), hash_text(name), hash_text(direction)])
+        bias = 1.0 + draw.normal(0, self.spec.bias) if device == "AC" else 1.0
         result: dict[str, Any] = {}
         for metric, value in values.items():
             value *= bias * self._effect(direction, layer, sub, metric, call)

@@ -280,7 +280,9 @@ def _write_trend(spec: Spec, folder: Path, n: np.ndarray, reduced: np.ndarray) -
     ids: dict[tuple[int, int], int] = {}
     for k in range(1 if flat else spec.window):
         for p, name in enumerate(spec.names):
-            row = db.execute("INSERT INTO monitoring_targets (target_name, vpp_stage, micro_step) VALUES (?, 0, ?)", (name, k))
+            row = db.execute(
+                "INSERT INTO monitoring_targets (target_name, vpp_stage, micro_step) VALUES (?, 0, ?)", (name, k)
+            )
             ids[p, k] = int(row.lastrowid or 0)
     # Activations come first, so metric 1 is not the gradient.
     metrics = ["actv", "grad_unreduced", *(["grad_reduced"] if spec.reduced else [])]

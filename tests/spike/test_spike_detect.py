@@ -22,7 +22,13 @@ from detaudit.spike.windows import CUMULATIVE, INDEPENDENT
 
 def cells(cube, found) -> list[tuple[int, int, int, int, str]]:  # type: ignore[no-untyped-def]
     return [
-        (cube.steps[found.step[i]], int(found.micro[i]), cube.ranks[found.rank[i]], int(found.target[i]), str(found.trigger[i]))
+        (
+            cube.steps[found.step[i]],
+            int(found.micro[i]),
+            cube.ranks[found.rank[i]],
+            int(found.target[i]),
+            str(found.trigger[i]),
+        )
         for i in range(len(found))
     ]
 
@@ -110,7 +116,12 @@ def test_slow_growth_is_no_spike(make_cube) -> None:  # type: ignore[no-untyped-
 
 @pytest.mark.parametrize(
     ("mode", "shape"),
-    [(INDEPENDENT, (2, 6, 3, 4)), (INDEPENDENT, (4, 10, 30, 2)), (CUMULATIVE, (1, 14, 2, 3)), (CUMULATIVE, (4, 10, 12, 8))],
+    [
+        (INDEPENDENT, (2, 6, 3, 4)),
+        (INDEPENDENT, (4, 10, 30, 2)),
+        (CUMULATIVE, (1, 14, 2, 3)),
+        (CUMULATIVE, (4, 10, 12, 8)),
+    ],
 )
 def test_spike_free_runs_stay_quiet_at_the_stated_rate(make_cube, mode: str, shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
     alarms = 0
@@ -191,13 +202,21 @@ def run(spec: Spec, folder: Path, **options: object) -> dict[str, object]:
 
 def test_the_result_carries_the_seeds_keys_and_is_strict_json(tmp_path: Path) -> None:
     result = run(Spec(), tmp_path)
-    assert result["phase"] == 1 and {"db_path", "sharding_analysis", "target_rank_norms", "summary", "anomalies"} <= set(result)
+    assert result["phase"] == 1 and {
+        "db_path",
+        "sharding_analysis",
+        "target_rank_norms",
+        "summary",
+        "anomalies",
+    } <= set(result)
     sharding = result["sharding_analysis"]
     assert (sharding["accumulation_window"], sharding["pass_unit"]) == (4, "micro_step (cumulative)")
     first = result["anomalies"][0]
     assert {"rank", "step", "micro_step", "optimizer_step", "target_name", "norm", "delta", "deviation_ratio", "suspect_final_norm", "trigger"} <= set(first)  # fmt: skip
     assert (first["optimizer_step"], first["micro_step"], first["rank"]) == (4, 1, 1)
-    assert list(result["target_rank_norms"]) == ["4"] and set(result["target_rank_norms"]["4"]["rank_norms"]) == set("0123")
+    assert list(result["target_rank_norms"]) == ["4"] and set(result["target_rank_norms"]["4"]["rank_norms"]) == set(
+        "0123"
+    )
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
@@ -226,7 +245,10 @@ def test_only_reduced_gradients_show_the_step_and_blame_nobody(tmp_path: Path) -
 
 def test_activations_first_in_the_database_are_not_taken_for_gradients(tmp_path: Path) -> None:
     result = run(Spec(layout="trend_micro"), tmp_path)
-    assert result["sharding_analysis"]["available_metrics"][0] == "actv" and result["summary"]["metric"] == "grad_unreduced"
+    assert (
+        result["sharding_analysis"]["available_metrics"][0] == "actv"
+        and result["summary"]["metric"] == "grad_unreduced"
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
@@ -274,7 +296,9 @@ def test_undecided_accumulation_is_a_question_in_the_json(tmp_path: Path) -> Non
     result = run(Spec(ranks=1, layers=1, steps=1, window=2, scope="none", seed=3), tmp_path)
     asked = result["outcome"] == "question"
     assert asked == bool(result["questions"])
-    told = run(Spec(ranks=1, layers=1, steps=1, window=2, scope="none", seed=3), tmp_path / "b", accumulation="cumulative")
+    told = run(
+        Spec(ranks=1, layers=1, steps=1, window=2, scope="none", seed=3), tmp_path / "b", accumulation="cumulative"
+    )
     assert told["outcome"] != "question" and told["sharding_analysis"]["accumulation_evidence"] == "given by the user"
 
 
@@ -290,7 +314,9 @@ def test_the_users_window_folds_a_flat_database(tmp_path: Path) -> None:
 
 
 def test_the_positive_case_of_the_reference(tmp_path: Path) -> None:
-    spec = Spec(ranks=8, window=16, steps=6, layout="trend_flat", reduced=False, rank=5, step=3, micro=7, factor=50, gain=3)
+    spec = Spec(
+        ranks=8, window=16, steps=6, layout="trend_flat", reduced=False, rank=5, step=3, micro=7, factor=50, gain=3
+    )
     result = run(spec, tmp_path)
     lead = result["groups"][0]["lead"]
     assert (lead["rank"], lead["optimizer_step"], lead["micro_step"], lead["target_name"]) == (5, 3, 7, spec.names[2])
@@ -322,7 +348,11 @@ def test_optimizer_state_and_drift_are_analysed_too(tmp_path: Path) -> None:
         folder = next(tmp_path.glob(f"*rank{rank}-*"))
         for step in range(8):
             factor = 90 if step >= 5 else 1
-            for metric, value in (("exp_avg_sq", 0.5 * factor), ("param_origin", 10 + step * 0.01), ("param_updated", 10.01 + step * 0.01)):
+            for metric, value in (
+                ("exp_avg_sq", 0.5 * factor),
+                ("param_origin", 10 + step * 0.01),
+                ("param_updated", 10.01 + step * 0.01),
+            ):
                 body = "".join(f"0,{name},{step},{value + rank * 1e-4}\n" for name in Spec().names)
                 (folder / f"{metric}_{step}-{step}.csv").write_text("vpp_stage,name,step,norm\n" + body)
     result = detect(load(written.path))

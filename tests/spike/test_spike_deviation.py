@@ -9,13 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spike_arrays import noisy
 
-from detaudit.spike.deviation import RESOLUTION, log_norms, micro_profile, noise_scale, peer_distance, residuals, screen, thresholds
+from detaudit.spike.deviation import (
+    RESOLUTION,
+    log_norms,
+    micro_profile,
+    noise_scale,
+    peer_distance,
+    residuals,
+    screen,
+    thresholds,
+)
 from detaudit.spike.order_statistics import iqr, median_last, median_of, t_quantile
 
 
 @pytest.mark.parametrize(
     ("tail", "freedom", "value"),
-    [(0.025, 4, 2.776445), (0.005, 10, 3.169273), (0.001, 30, 3.385185), (1e-6, 8, 12.110199), (0.05, 1, 6.313752), (0.05, 2, 2.919986)],
+    [
+        (0.025, 4, 2.776445),
+        (0.005, 10, 3.169273),
+        (0.001, 30, 3.385185),
+        (1e-6, 8, 12.110199),
+        (0.05, 1, 6.313752),
+        (0.05, 2, 2.919986),
+    ],
 )
 def test_student_quantiles_against_published_tables(tail: float, freedom: float, value: float) -> None:
     assert t_quantile(tail, freedom) == pytest.approx(value, rel=2e-3)

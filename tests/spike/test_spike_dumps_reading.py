@@ -15,7 +15,15 @@ from detaudit.spike.read_dump import DumpPlace, find_dumps, read_dump, read_stac
 from detaudit.spike.read_gradients import gradient_cube
 from detaudit.spike.sources import load
 
-TENSOR = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 3], "Max": 2.0, "Min": -1.0, "Mean": 0.5, "Norm": 3.0}
+TENSOR = {
+    "type": "torch.Tensor",
+    "dtype": "torch.float32",
+    "shape": [2, 3],
+    "Max": 2.0,
+    "Min": -1.0,
+    "Mean": 0.5,
+    "Norm": 3.0,
+}
 
 
 def put(folder: Path, data: dict[str, Any], construct: dict[str, Any] | None = None, **head: Any) -> Path:
@@ -38,7 +46,15 @@ def one(folder: Path, data: dict[str, Any], construct: dict[str, Any] | None = N
         ("Module.0.emb.Embedding.backward.1", MODULE, "emb", "Embedding", "backward", 1, "0"),
         ("Module.fc.Linear.forward.0", MODULE, "fc", "Linear", "forward", 0, ""),
         ("Cell.net.layers.0.Norm.backward.0", MODULE, "net.layers.0", "Norm", "backward", 0, ""),
-        ("Module.layer1.0.bn3.BatchNorm2d.parameters_grad.7", GRADIENT, "layer1.0.bn3", "BatchNorm2d", "backward", 7, ""),
+        (
+            "Module.layer1.0.bn3.BatchNorm2d.parameters_grad.7",
+            GRADIENT,
+            "layer1.0.bn3",
+            "BatchNorm2d",
+            "backward",
+            7,
+            "",
+        ),
         ("Functional.conv2d.0.forward", API, "Functional.conv2d", "", "forward", 0, ""),
         ("Primitive.norm.RmsNorm.4.backward", API, "Primitive.norm.RmsNorm", "", "backward", 4, ""),
         ("something else", OTHER, "something else", "", "", 0, ""),
@@ -46,7 +62,14 @@ def one(folder: Path, data: dict[str, Any], construct: dict[str, Any] | None = N
 )
 def test_the_grammar_of_keys(text: str, kind: str, path: str, cls: str, direction: str, call: int, chunk: str) -> None:
     key = parse_key(text)
-    assert (key.kind, key.path, key.cls, key.direction, key.call, key.chunk) == (kind, path, cls, direction, call, chunk)
+    assert (key.kind, key.path, key.cls, key.direction, key.call, key.chunk) == (
+        kind,
+        path,
+        cls,
+        direction,
+        call,
+        chunk,
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,14 +111,24 @@ def test_statistics_keep_null_nan_and_text_apart(tmp_path: Path) -> None:
 
 
 def test_slots_are_flattened_in_place(tmp_path: Path) -> None:
-    nested = [None, TENSOR, {"type": "float", "value": 2.0}, [TENSOR, {"a": TENSOR, "b": {"type": "slice", "value": [0]}}]]
+    nested = [
+        None,
+        TENSOR,
+        {"type": "float", "value": 2.0},
+        [TENSOR, {"a": TENSOR, "b": {"type": "slice", "value": [0]}}],
+    ]
     entry = one(tmp_path, {"Torch.f.0.forward": {"input_args": nested, "input_kwargs": {"x": TENSOR}, "output": []}}).entries["Torch.f.0.forward"]  # fmt: skip
     assert [tensor is not None for tensor in entry.inputs] == [False, True, False, True, True, False, True]
     assert entry.outputs == []
 
 
 def test_an_entry_without_output_is_read(tmp_path: Path) -> None:
-    assert one(tmp_path, {"Functional.linear.2.forward": {"input_args": [TENSOR]}}).entries["Functional.linear.2.forward"].outputs == []
+    assert (
+        one(tmp_path, {"Functional.linear.2.forward": {"input_args": [TENSOR]}})
+        .entries["Functional.linear.2.forward"]
+        .outputs
+        == []
+    )
 
 
 @pytest.mark.parametrize("shape", ["null", "empty", "pair"])
@@ -123,7 +156,10 @@ def test_a_construct_of_another_run_is_noticed(tmp_path: Path) -> None:
 
 
 def test_stack_in_both_layouts_and_the_users_line(tmp_path: Path) -> None:
-    frames = ["File /x/torch/nn/module.py, line 1, in call, \n a", "File /home/me/model/net.py, line 42, in forward, \n y = f(x)"]
+    frames = [
+        "File /x/torch/nn/module.py, line 1, in call, \n a",
+        "File /home/me/model/net.py, line 42, in forward, \n y = f(x)",
+    ]
     path = tmp_path / "stack.json"
     path.write_text(json.dumps({"0": [["Torch.a.0.forward", "Torch.b.0.forward"], frames]}))
     new = read_stack(path)
@@ -136,7 +172,13 @@ def test_places_come_from_the_path_and_processes_after_the_ranks(tmp_path: Path)
     for part in ("step2/rank1", "step2/rank0", "step10/rank0", "step2/proc900", "step2/proc77"):
         put(tmp_path / part, {})
     places = find_dumps(tmp_path)
-    assert [(p.step, p.rank, p.proc) for p in places] == [(2, 0, None), (2, 1, None), (2, 2, 77), (2, 3, 900), (10, 0, None)]
+    assert [(p.step, p.rank, p.proc) for p in places] == [
+        (2, 0, None),
+        (2, 1, None),
+        (2, 2, 77),
+        (2, 3, 900),
+        (10, 0, None),
+    ]
     assert places[2].label == "step2/proc77" and not places[0].assumed
     bare = find_dumps(put(tmp_path / "elsewhere", {}))
     assert bare[0].assumed and (bare[0].step, bare[0].rank) == (0, 0)
@@ -166,14 +208,18 @@ def gradients(step: int, rank: int, scale: float, count: int = 1) -> dict[str, A
     for k in range(count):
         for layer in (1, 0):
             norm = scale * float(np.exp(rng.normal(0, 0.05)))
-            data[f"Module.net.layers.{layer}.Linear.parameters_grad.{step * count + k}"] = {"weight": [{**TENSOR, "Norm": norm}]}
+            data[f"Module.net.layers.{layer}.Linear.parameters_grad.{step * count + k}"] = {
+                "weight": [{**TENSOR, "Norm": norm}]
+            }
     return data
 
 
 def test_gradients_of_many_dumps_form_a_cube_and_the_running_index_is_no_step(tmp_path: Path) -> None:
     for step in range(6):
         for rank in range(3):
-            put(tmp_path / f"step{step}" / f"rank{rank}", gradients(step, rank, 50.0 if (step, rank) == (4, 2) else 1.0))
+            put(
+                tmp_path / f"step{step}" / f"rank{rank}", gradients(step, rank, 50.0 if (step, rank) == (4, 2) else 1.0)
+            )
     cube, notes = gradient_cube(find_dumps(tmp_path))
     assert cube.values.shape == (3, 2, 6, 1) and not notes
     assert [t.name for t in cube.targets] == ["net.layers.1.weight", "net.layers.0.weight"]

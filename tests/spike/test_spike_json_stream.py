@@ -50,7 +50,12 @@ def test_reads_what_json_reads_whatever_the_chunks(
 def test_members_of_data_come_one_by_one_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"task": "statistics", "data": {"b": [1], "a": {}}, "level": "mix"}')
-    assert list(JsonMembers(path, ("data",))) == [("", "task", "statistics"), ("data", "b", [1]), ("data", "a", {}), ("", "level", "mix")]
+    assert list(JsonMembers(path, ("data",))) == [
+        ("", "task", "statistics"),
+        ("data", "b", [1]),
+        ("data", "a", {}),
+        ("", "level", "mix"),
+    ]
 
 
 def test_bare_nan_and_infinity_are_read(tmp_path: Path) -> None:
@@ -112,6 +117,8 @@ def test_half_a_gigabyte_in_bounded_memory(tmp_path: Path) -> None:
         f"d = read_dump(find_dumps({str(path)!r})[0])\n"
         "print(len(d.entries), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
-    count, peak = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    count, peak = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert int(count) == 11_000 and int(peak) < 400 << 10, "kilobytes"
     assert resource.RUSAGE_SELF is not None

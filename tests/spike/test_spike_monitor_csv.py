@@ -122,7 +122,8 @@ def test_norm_may_be_absent_then_the_largest_magnitude_stands_in(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("header", "says"), [("name,step,mean\n", "neither a norm column"), ("name,norm\n", "lacks step"), ("a,b\n", "lacks name, step")]
+    ("header", "says"),
+    [("name,step,mean\n", "neither a norm column"), ("name,norm\n", "lacks step"), ("a,b\n", "lacks name, step")],
 )
 def test_a_header_without_what_is_needed_is_an_error_that_names_it(tmp_path: Path, header: str, says: str) -> None:
     put(tmp_path, RANK0, "grad_unreduced_0-0.csv", header + "1,2,3\n")
@@ -150,7 +151,9 @@ def test_january_is_later_than_december_over_new_year() -> None:
 
 def test_v2_files_are_read_by_scope(tmp_path: Path) -> None:
     header = "vpp_stage,step,module_name,scope,micro_step,norm\n"
-    body = "".join(f"-1,4,w{i},{scope},{k},{i + k}.5\n" for scope in ("unreduced", "reduced") for k in (0, 1) for i in (0, 1))
+    body = "".join(
+        f"-1,4,w{i},{scope},{k},{i + k}.5\n" for scope in ("unreduced", "reduced") for k in (0, 1) for i in (0, 1)
+    )
     put(tmp_path, "rank_3", "weight_grad_step4-4.csv", header + body)
     cube = read_csv(tmp_path, ["grad_unreduced"]).cubes["grad_unreduced"]
     assert (cube.ranks, cube.steps, cube.micro_steps) == ((3,), (4,), 2)
@@ -194,7 +197,12 @@ def test_other_files_are_not_monitor_output(name: str) -> None:
 
 def test_directory_file_and_glob_are_the_same_input(tmp_path: Path) -> None:
     path = put(tmp_path, RANK0, "grad_unreduced_0-0.csv", HEADER + rows(0, ("a", 0, "1")))
-    assert expand(tmp_path) == expand(path) == expand(str(tmp_path / "*rank0*" / "*.csv")) == expand(str(tmp_path / "*rank0*"))
+    assert (
+        expand(tmp_path)
+        == expand(path)
+        == expand(str(tmp_path / "*rank0*" / "*.csv"))
+        == expand(str(tmp_path / "*rank0*"))
+    )
 
 
 def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
@@ -230,13 +238,16 @@ def test_the_activation_sample_with_nan_rows_and_an_empty_module_name(tmp_path: 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3), st.floats(0, 1e6)), min_size=1, max_size=40))
-def test_whatever_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, int, float]]) -> None:
+def test_whatever_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, int, float]]
+) -> None:
     root = tmp_path_factory.mktemp("csv")
     put(root, RANK0, "grad_unreduced_0-9.csv", "name,step,norm\n" + "".join(f"{n},{s},{x!r}\n" for n, s, x in cells))
     cube = read_csv(root, ["grad_unreduced"]).cubes["grad_unreduced"]
     expected = {(name, step): value for name, step, value in cells}
     held = {
-        (cube.targets[p].name, cube.steps[s]): float(cube.values[0, p, s, 0]) for p, s in np.argwhere(cube.present[0, :, :, 0])
+        (cube.targets[p].name, cube.steps[s]): float(cube.values[0, p, s, 0])
+        for p, s in np.argwhere(cube.present[0, :, :, 0])
     }
     assert held == expected
     assert cube.duplicates == len(cells) - len(expected)

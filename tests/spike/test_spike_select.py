@@ -43,7 +43,13 @@ def test_sixty_per_cent_of_the_ranks_must_grow(growing: int, qualifies: bool) ->
     before = [1.0] * 5
     after = [2.0] * growing + [1.9] * (5 - growing)
     (point,) = turning_points(norms_table(before, after))
-    assert (point.from_step, point.to_step, point.growing, point.compared, point.qualifies) == (10, 11, growing, 5, qualifies)
+    assert (point.from_step, point.to_step, point.growing, point.compared, point.qualifies) == (
+        10,
+        11,
+        growing,
+        5,
+        qualifies,
+    )
 
 
 def test_the_majority_is_an_option_because_scripts_and_seed_differ() -> None:
@@ -211,7 +217,11 @@ def test_growth_on_the_benchmark_marks_the_turning_point_and_moves_nothing(tmp_p
 def test_optimizer_state_that_moved_first_is_named(tmp_path: Path) -> None:
     p1 = phase1(Spec(), tmp_path)
     row = {"count": 3, "optimizer_step": 2, "rank": None, "scope": "all ranks", "target_name": "w", "deviation_ratio": 9.0, "trigger": "rise", "judged": 9}  # fmt: skip
-    p1["other_metrics"] = {"exp_avg_sq": row, "exp_avg": {"count": 0, "judged": 5}, "grad_reduced": {**row, "optimizer_step": 4}}
+    p1["other_metrics"] = {
+        "exp_avg_sq": row,
+        "exp_avg": {"count": 0, "judged": 5},
+        "grad_reduced": {**row, "optimizer_step": 4},
+    }
     result = select(p1)
     assert [(r["metric"], r["optimizer_step"]) for r in result["earlier_in_other_metrics"]] == [("exp_avg_sq", 2)]
     alone = select({**p1, "groups": [], "anomalies": []})
@@ -269,7 +279,9 @@ def test_the_half_majority_of_the_scripts_would_blame_the_wrong_step(sample) -> 
     root = select(p1)["root_cause_coordinate"]
     assert (root["rank"], root["optimizer_step"], root["micro_step"]) == (1, 2, 1)
     half = select(p1, rules=Rules(majority=0.5))
-    assert half["turning_points"][0]["qualifies"] and half["root_opt_step"] == 2, "the quiet step before is still no root"
+    assert half["turning_points"][0]["qualifies"] and half["root_opt_step"] == 2, (
+        "the quiet step before is still no root"
+    )
 
 
 def test_numbers_of_ranks_are_python_numbers(make_cube) -> None:  # type: ignore[no-untyped-def]

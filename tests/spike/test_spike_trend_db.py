@@ -11,7 +11,9 @@ from detaudit.core.errors import UnreadableError
 from detaudit.spike.read_trend import read_trend, unclip
 
 
-def database(path: Path, metrics: list[str], rows: list[tuple[object, ...]], statistics: str = "min REAL, norm REAL") -> Path:
+def database(
+    path: Path, metrics: list[str], rows: list[tuple[object, ...]], statistics: str = "min REAL, norm REAL"
+) -> Path:
     db = sqlite3.connect(path)
     db.executescript(
         f"""
@@ -22,7 +24,9 @@ def database(path: Path, metrics: list[str], rows: list[tuple[object, ...]], sta
         """
     )
     db.executemany("INSERT INTO monitoring_metrics (metric_name) VALUES (?)", [(m,) for m in metrics])
-    db.executemany("INSERT INTO monitoring_targets VALUES (?, ?, ?, ?)", [(1, "w", 0, 0), (2, "v", 0, 0), (3, "w", 0, 1)])
+    db.executemany(
+        "INSERT INTO monitoring_targets VALUES (?, ?, ?, ?)", [(1, "w", 0, 0), (2, "v", 0, 0), (3, "w", 0, 1)]
+    )
     marks = ", ".join("?" * len(rows[0])) if rows else ""
     db.executemany(f"INSERT INTO trend_data VALUES ({marks})", rows)
     db.commit()
@@ -31,7 +35,11 @@ def database(path: Path, metrics: list[str], rows: list[tuple[object, ...]], sta
 
 
 def test_metrics_and_statistics_are_found_by_name(tmp_path: Path) -> None:
-    path = database(tmp_path / "x.db", ["actv", "grad_unreduced"], [(0, 0, 1, 1, 0, 99.0), (0, 0, 1, 2, 0, 1.5), (1, 0, 2, 2, 0, 2.5)])
+    path = database(
+        tmp_path / "x.db",
+        ["actv", "grad_unreduced"],
+        [(0, 0, 1, 1, 0, 99.0), (0, 0, 1, 2, 0, 1.5), (1, 0, 2, 2, 0, 2.5)],
+    )
     run = read_trend(path, ["grad_unreduced"])
     cube = run.cubes["grad_unreduced"]
     assert run.available == ("actv", "grad_unreduced")
@@ -40,7 +48,9 @@ def test_metrics_and_statistics_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_null_is_a_recorded_nan_and_a_missing_row_is_not(tmp_path: Path) -> None:
-    path = database(tmp_path / "x.db", ["grad_unreduced"], [(0, 0, 1, 1, 0, None), (0, 1, 1, 1, 0, 1.0), (0, 1, 2, 1, 0, 1.0)])
+    path = database(
+        tmp_path / "x.db", ["grad_unreduced"], [(0, 0, 1, 1, 0, None), (0, 1, 1, 1, 0, 1.0), (0, 1, 2, 1, 0, 1.0)]
+    )
     cube = read_trend(path, ["grad_unreduced"]).cubes["grad_unreduced"]
     assert cube.present[0, :, :, 0].tolist() == [[True, True], [False, True]]
     assert math.isnan(cube.values[0, 0, 0, 0])

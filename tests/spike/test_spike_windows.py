@@ -31,7 +31,9 @@ def flat(make_cube, window: int, steps: int, ranks: int = 4, targets: int = 8, s
 
 @pytest.mark.parametrize("window", [2, 3, 4, 6, 8, 10, 16])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_sawtooth_shows_every_window_also_those_a_threefold_reset_cannot_see(make_cube, window: int, seed: int) -> None:  # type: ignore[no-untyped-def]
+def test_the_sawtooth_shows_every_window_also_those_a_threefold_reset_cannot_see(
+    make_cube, window: int, seed: int
+) -> None:  # type: ignore[no-untyped-def]
     found = find_window(flat(make_cube, window, 6, seed=seed), (), True)
     assert (found.size, found.evidence) == (window, "heuristic")
     assert found.starts == tuple(range(0, 6 * window, window)) and 0.5 < found.confidence < 1
