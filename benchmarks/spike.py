@@ -4,9 +4,9 @@
     python benchmarks/spike.py run DIR [--peers arrow,detaudit,pandas] [--rounds 1]
     python benchmarks/spike.py truth [--cases 600]
 
-`make` writes monitor CSV (`small`: one file per rank and step; `joined`: one per rank) or a trend.db of the same rows.
-`run` interleaves the peers, each in a fresh process, and prints wall time and peak memory as a table. `truth` scores the
-random cases of the tests and the seed's rules as worded.
+`make` writes monitor CSV (`small`: one file per rank and step; `joined`: one per rank) or a trend.db of the same
+rows. `run` interleaves the peers, each in a fresh process, and prints wall time and peak memory as a table. `truth`
+scores the random cases of the tests and the seed's rules as worded.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def peer_csv(root: Path) -> dict[str, object]:
 
 
 def peer_pandas(root: Path) -> dict[str, object]:
-    """The step-level rule with pandas: per target, norm > q3 + 5 IQR or > median + 10 MAD, then the largest deviation."""
+    """The step-level rule with pandas: per target, norm > q3 + 5 IQR or > median + 10 MAD, then the largest
+    deviation."""
     import re
 
     import pandas as pd
@@ -170,7 +171,8 @@ def run(args: argparse.Namespace) -> None:
                 continue
             r = json.loads(done.stdout.splitlines()[-1])
             print(
-                f"{peer:14} {r['wall_s']:8.1f} {r['peak_gib']:9.2f} {r['rows']:10}  {r.get('answer', '')} {r.get('analysis_s', '')}",
+                f"{peer:14} {r['wall_s']:8.1f} {r['peak_gib']:9.2f} {r['rows']:10}  "
+                f"{r.get('answer', '')} {r.get('analysis_s', '')}",
                 flush=True,
             )
 

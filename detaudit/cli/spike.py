@@ -43,13 +43,16 @@ class SpikeVerb:
 
 
 _DETECT = (
-    "Phase 1. DATA is a trend.db, a monitor CSV file, directory or glob, a dump directory, or with --trail a directory of "
-    "detaudit trails recorded with DETAUDIT_STATS=1. The kind is recognised unless --csv, --dump or --trend names it."
+    "Phase 1. DATA is a trend.db, a monitor CSV file, directory or glob, a dump directory, or with --trail a directory "
+    "of detaudit trails recorded with DETAUDIT_STATS=1. The kind is recognised unless a flag names it."
 )
-_SELECT = "Phase 2. From phase-1 results alone: --phase1 for one device, --npu and --gpu for the abnormal side and its benchmark."
+_SELECT = (
+    "Phase 2. From phase-1 results alone: --phase1 for one device, --npu and --gpu for the abnormal side and its "
+    "benchmark."
+)
 _TRACE = (
-    "Phase 3. A is the abnormal dump, B its benchmark; C and D are a normal dump and its benchmark. Without C and D they are "
-    "looked for beside A and B, under the conditions of the seed (needs --phase1), or you are asked."
+    "Phase 3. A is the abnormal dump, B its benchmark; C and D are a normal dump and its benchmark. Without C and D "
+    "they are looked for beside A and B, under the conditions of the seed (needs --phase1), or you are asked."
 )
 _REPORT = "Render the results of the phases as text, Markdown, JSON or one HTML page with plots."
 
@@ -64,8 +67,11 @@ def _detect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA")
     kind = parser.add_mutually_exclusive_group()
     for name, text in (
-        ("csv", "monitor CSV"), ("dump", "dump_statistic directories"), ("trend", "trend.db"), ("trail", "detaudit trails"),
-    ):  # fmt: skip
+        ("csv", "monitor CSV"),
+        ("dump", "dump_statistic directories"),
+        ("trend", "trend.db"),
+        ("trail", "detaudit trails"),
+    ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, help=f"DATA is {text}")
     parser.add_argument("--metric", default="", help="metric to analyse (default: grad_unreduced, else grad_reduced)")
     parser.add_argument(
@@ -241,7 +247,7 @@ def _deliver(args: argparse.Namespace, result: dict[str, Any]) -> int:
     elif not (args.output and getattr(args, "quiet", False)):
         phases = [result if result["phase"] == n else None for n in (1, 2, 3)]
         title = word("Spike localisation", args.lang)
-        sys.stdout.write(present.text(title, tables.sections(*phases, args.lang)))
+        sys.stdout.write(present.text(title, tables.sections(phases[0], phases[1], phases[2], args.lang)))
     return int(result["exit_code"])
 
 

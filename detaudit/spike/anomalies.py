@@ -38,9 +38,9 @@ MIN_REFERENCE = 3
 class Anomalies:
     """Abnormal cells, sorted by step, micro-step, then falling distance. All arrays are parallel.
 
-    `distance` is log(contribution / reference), infinite for non-finite cells; `contribution` is the gradient norm of the
-    micro-batch alone. `judged` counts cells that had a reference, `unjudged` those that had none. `start_transient`
-    counts first-step cells that are high on every rank: a cold start looks the same.
+    `distance` is log(contribution / reference), infinite for non-finite cells; `contribution` is the gradient norm of
+    the micro-batch alone. `judged` counts cells that had a reference, `unjudged` those that had none.
+    `start_transient` counts first-step cells that are high on every rank: a cold start looks the same.
     """
 
     rank: npt.NDArray[np.int64]
@@ -110,7 +110,7 @@ def _non_finite(cube: MetricCube) -> _Part:
     if not bad.any():
         empty = np.zeros(0)
         return tuple(np.zeros(0, dtype=np.int64) for _ in range(4)), empty, empty, empty, ""
-    measured = np.isfinite(cube.values).any(axis=(0, 2, 3))
+    measured = np.asarray(np.isfinite(cube.values).any(axis=(0, 2, 3)))
     bad &= measured[None, :, None, None]
     index = np.nonzero(bad)
     distance = np.full(len(index[0]), math.inf)
@@ -163,7 +163,15 @@ def _assemble(
     order = np.lexsort((target, rank, -np.abs(distance), micro, step))
     contribution = added[rank, target, step, micro]
     return Anomalies(
-        *(column[order] for column in (rank, target, step, micro, distance, reference, contribution, bar, trigger)),
+        rank=rank[order],
+        target=target[order],
+        step=step[order],
+        micro=micro[order],
+        distance=distance[order],
+        reference=reference[order],
+        contribution=contribution[order],
+        threshold=bar[order],
+        trigger=trigger[order],
         judged=judged,
         unjudged=unjudged,
         start_transient=transient,

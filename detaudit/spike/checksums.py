@@ -123,7 +123,8 @@ def _forward_of(entry: Entry) -> str:
 
 
 def _all_equal(left: list[TensorStats | None], right: list[TensorStats | None]) -> bool | None:
-    """True or False over tensors with checksums; False for a tensor that one side lacks; None with nothing to compare."""
+    """True or False over tensors with checksums; False for a tensor that one side lacks; None with nothing to
+    compare."""
     verdict: bool | None = None
     for i in range(max(len(left), len(right))):
         one = left[i] if i < len(left) else None

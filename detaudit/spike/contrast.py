@@ -1,8 +1,8 @@
 """Four dumps side by side: (A/B)/(C/D) per layer, anchor, metric and direction, with thresholds learned from C/D.
 
-All comparisons are of log ratios and two-sided: a drop to one half is as far as a doubling. The threshold of a series is
-max(3 * IQR of log(C/D), log 1.03), the floor of 0.03 being the seed's; with fewer than four comparable layers the floor
-stands alone and the result says so. What cannot be compared is listed with its reason and is never normal.
+All comparisons are of log ratios and two-sided: a drop to one half is as far as a doubling. The threshold of a series
+is max(3 * IQR of log(C/D), log 1.03), the floor of 0.03 being the seed's; with fewer than four comparable layers the
+floor stands alone and the result says so. What cannot be compared is listed with its reason and is never normal.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ IGNORED = ("rotary", "inv_freq", "position_id")
 
 @dataclass
 class Cell:
-    """One layer x anchor x direction x metric. `values` by side; `distance` = log((A/B)/(C/D)), NaN when not computable;
-    `why` then says why. `flag` is None when not compared."""
+    """One layer x anchor x direction x metric. `values` by side; `distance` = log((A/B)/(C/D)), NaN when not
+    computable; `why` then says why. `flag` is None when not compared."""
 
     values: dict[str, float] = field(default_factory=dict)
     log_ab: float = math.nan
@@ -99,8 +99,8 @@ Chosen = dict[str, tuple[Entry, TensorStats]]
 def representative(
     structures: Mapping[str, Structure], layer: Layer, anchor: str, direction: str, call: int
 ) -> tuple[Chosen | None, str]:
-    """The entry that stands for an anchor: the module's own output, or the shallowest, then largest, module below it that
-    all sides hold with numbers and equal element counts. None with the reason when there is no such entry."""
+    """The entry that stands for an anchor: the module's own output, or the shallowest, then largest, module below it
+    that all sides hold with numbers and equal element counts. None with the reason when there is no such entry."""
     places = _candidates(structures["A"], layer, anchor, direction, call)
     if not places:
         others = [s for s in structures if s != "A" and _candidates(structures[s], layer, anchor, direction, call)]

@@ -33,4 +33,4 @@ def lower_bounds(norms: Floats, index: tuple[np.ndarray, ...]) -> Floats:
     after = norms[(*window, micro)]
     before = np.where(micro > 0, norms[(*window, np.maximum(micro - 1, 0))], 0.0)
     with np.errstate(invalid="ignore"):
-        return np.abs(after - before)
+        return np.asarray(np.abs(after - before), dtype=np.float64)

@@ -45,8 +45,8 @@ def _missing_steps(cube: MetricCube) -> list[str]:
 
 def _holes(cube: MetricCube) -> list[str]:
     """Rank x step x micro-step combinations that some other rank, or the same rank at other steps, recorded."""
-    recorded = cube.present.any(axis=1)
-    expected = recorded.any(axis=0)[None, :, :]
+    recorded = np.asarray(cube.present.any(axis=1))
+    expected = np.asarray(recorded.any(axis=0))[None, :, :]
     missing = np.argwhere(expected & ~recorded)
     if not len(missing):
         return []

@@ -7,6 +7,7 @@ number belongs) is named by its row number in the file and left out; the rest is
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,9 @@ BLOCK_BYTES = 16 << 20
 def load_pyarrow() -> ModuleType | None:
     """pyarrow.csv when the parquet extra is installed, else None."""
     try:
-        import pyarrow.csv
+        return importlib.import_module("pyarrow.csv")
     except ImportError:
         return None
-    return pyarrow.csv  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,7 @@ def parse(schema: Schema, pieces: Sequence[tuple[Path, bytes, int]], arrow: Modu
 
 def _parse_arrow(schema: Schema, pieces: Sequence[tuple[Path, bytes, int]], arrow: ModuleType) -> Block | None:
     """One pyarrow call for all pieces; None when a line does not fit, so that the slow path can name it."""
-    import pyarrow as pa
-
+    pa = importlib.import_module("pyarrow")
     text = b"".join(piece for _, piece, _ in pieces)
     rows = [piece.count(b"\n") for _, piece, _ in pieces]
     types: dict[str, Any] = dict.fromkeys(schema.statistics, pa.float64())
@@ -160,7 +159,9 @@ def _arrow_names(columns: Sequence[Any]) -> tuple[list[tuple[str, ...]], Ints]:
     order = np.argsort(first)  # first-met order is the execution order of the hooks
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    names = [(texts[0][int(code) // len(texts[1])], texts[1][int(code) % len(texts[1])]) for code in used[order]]
+    names: list[tuple[str, ...]] = [
+        (texts[0][int(code) // len(texts[1])], texts[1][int(code) % len(texts[1])]) for code in used[order]
+    ]
     return names, place[inverse].astype(np.int64)
 
 

@@ -69,12 +69,12 @@ class Scale:
 def noise_scale(logs: Logs) -> Scale | None:
     """Scale from differences between neighbouring steps: trends, level shifts and lone spikes hardly move it.
 
-    The scale of a cell is that of its micro-step times that of its target relative to all; targets are shrunk towards all
-    as ten degrees of freedom, and below twelve steps held within a factor of three, because an event on all ranks then
-    sits in much of what a target shows. With fewer than six steps one spike may sit in
-    half of all differences: then the lower quartile takes the place of the median, and the quietest micro-step bounds
-    the others (an abnormal sum disturbs its own micro-step and the later ones). With a single step, differences between
-    ranks, or else micro-steps, serve. None when there is nothing to compare.
+    The scale of a cell is that of its micro-step times that of its target relative to all; targets are shrunk towards
+    all as ten degrees of freedom, and below twelve steps held within a factor of three, because an event on all ranks
+    then sits in much of what a target shows. With fewer than six steps one spike may sit in half of all differences:
+    then the lower quartile takes the place of the median, and the quietest micro-step bounds the others (an abnormal
+    sum disturbs its own micro-step and the later ones). With a single step, differences between ranks, or else
+    micro-steps, serve. None when there is nothing to compare.
     """
     ranks, targets, steps, size = logs.shape
     if steps > 1:
@@ -130,7 +130,7 @@ def _quiet_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float6
 def screen(logs: Logs, scale: Scale, ratio: float) -> tuple[Index, Logs]:
     """Cells worth judging: far from the median of their own or of the previous block of eight steps. Beside them the
     largest such distance of every rank and step, shape [R, S] (NaN where nothing was recorded)."""
-    ranks, targets, steps, size = logs.shape
+    ranks, targets, steps, _size = logs.shape
     bar = np.maximum(0.7 * math.log(ratio), 3 * scale.sigma).astype(np.float32)[None, :, :]
     found: list[npt.NDArray[np.int64]] = []
     heat = np.full((ranks, steps), np.nan, dtype=np.float32)
@@ -166,21 +166,25 @@ class Residuals:
     beside: npt.NDArray[np.float64]
 
 
-_FIELDS = ("distance", "reference", "count", "before", "beside")
-
-
 def residuals(logs: Logs, index: Index, values: Logs | None = None) -> Residuals:
     """Distance of the given cells from their own history. `values` replaces the cells' own logs where given."""
     own_values = logs[index] if values is None else values
     if not len(own_values):
-        return Residuals(*(np.zeros(0, dtype=np.int64 if name == "count" else np.float64) for name in _FIELDS))
+        none = np.zeros(0)
+        return Residuals(none, none, np.zeros(0, dtype=np.int64), none, none)
     width = (HISTORY + logs.shape[3]) * max(logs.shape[3], 1) + logs.shape[0]
     chunk = max(1, _CHUNK // width)
     parts = [
         _residuals(logs, tuple(axis[at : at + chunk] for axis in index), own_values[at : at + chunk])  # type: ignore[arg-type]
         for at in range(0, len(own_values), chunk)
     ]
-    return Residuals(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS))
+    return Residuals(
+        distance=np.concatenate([part.distance for part in parts]),
+        reference=np.concatenate([part.reference for part in parts]),
+        count=np.concatenate([part.count for part in parts]),
+        before=np.concatenate([part.before for part in parts]),
+        beside=np.concatenate([part.beside for part in parts]),
+    )
 
 
 def _residuals(logs: Logs, index: Index, values: Logs) -> Residuals:

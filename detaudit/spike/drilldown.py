@@ -1,8 +1,8 @@
-"""Inside the layer where a divergence begins: every operator in execution order, the largest difference, and the earliest
-operator whose output differs while its inputs do not.
+"""Inside the layer where a divergence begins: every operator in execution order, the largest difference, and the
+earliest operator whose output differs while its inputs do not.
 
-Operators are paired across dumps by enclosing module, name without device prefix, and occurrence inside that module; the
-enclosing module comes from construct.json, or from the order of the dump where that is missing.
+Operators are paired across dumps by enclosing module, name without device prefix, and occurrence inside that module;
+the enclosing module comes from construct.json, or from the order of the dump where that is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ OpKey = tuple[str, str, int]
 
 @dataclass
 class Operator:
-    """One operator of the layer. `distance` is the largest |log anomaly| over the metrics of its output, `inputs` the same
-    of its inputs; NaN when not comparable, with the reason."""
+    """One operator of the layer. `distance` is the largest |log anomaly| over the metrics of its output, `inputs` the
+    same of its inputs; NaN when not comparable, with the reason."""
 
     key: str
     order: int

@@ -1,7 +1,9 @@
-"""Abnormal cells of one micro-step taken together: which ranks, which target leads, and whether one rank is to blame."""
+"""Abnormal cells of one micro-step taken together: which ranks, which target leads, and whether one rank is to
+blame."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -53,7 +55,7 @@ def groups_of(cube: MetricCube, found: Anomalies, blame_ranks: bool, limit: int,
     bounds = [0, *(np.flatnonzero(np.diff(code)) + 1).tolist(), len(code)]
     return [
         _group(cube, found, np.arange(first, last), blame_ranks, mode)
-        for first, last in list(zip(bounds, bounds[1:], strict=False))[:limit]
+        for first, last in list(itertools.pairwise(bounds))[:limit]
     ]
 
 

@@ -38,7 +38,8 @@ class TurningPoint:
 def turning_points(
     final_norms: Mapping[str, Any], growth: float = GROWTH, majority: float = MAJORITY
 ) -> list[TurningPoint]:
-    """Every neighbouring pair in which some rank grew, in order of time. Takes the `final_norms` of a phase-1 result."""
+    """Every neighbouring pair in which some rank grew, in order of time. Takes the `final_norms` of a phase-1
+    result."""
     steps, positions = final_norms.get("steps", []), final_norms.get("positions", [])
     found = []
     for i in range(len(steps) - 1):

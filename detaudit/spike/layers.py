@@ -1,8 +1,8 @@
 """The layers of a dumped model, in execution order, and the anchors by which they are compared.
 
-A layer is a numbered module (`decoder.layers.3`, `layer1.0`): the outermost number in a module path, class names and call
-indices left aside. Numbers do not order layers (pipeline chunks restart at 0, experts are numbered inside a layer,
-encoders and decoders both begin at 0); the order of execution in dump.json does.
+A layer is a numbered module (`decoder.layers.3`, `layer1.0`): the outermost number in a module path, class names and
+call indices left aside. Numbers do not order layers (pipeline chunks restart at 0, experts are numbered inside a
+layer, encoders and decoders both begin at 0); the order of execution in dump.json does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Place = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class Layer:
-    """A numbered module. `label` is its path (with the chunk in front where there are several), `number` its index, None
-    for a module outside all layers."""
+    """A numbered module. `label` is its path (with the chunk in front where there are several), `number` its index,
+    None for a module outside all layers."""
 
     label: str
     chunk: str

@@ -58,7 +58,8 @@ class MonitorFile:
 
 
 def expand(source: str | os.PathLike[str]) -> list[Path]:
-    """The CSV files behind a directory, a file or a glob, sorted by path. Raises UnreadableError when there are none."""
+    """The CSV files behind a directory, a file or a glob, sorted by path. Raises UnreadableError when there are
+    none."""
     text = os.fspath(source)
     path = Path(text)
     if path.is_file():

@@ -12,13 +12,14 @@ MAD_TO_SIGMA = 1.4826
 """For normal noise the standard deviation is this times the median absolute deviation."""
 
 
-def median_last(values: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+def median_last(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Median over the last axis, NaN left out; NaN where nothing is left. Sorts, so NaN end up last."""
     ordered = np.sort(values, axis=-1)
     count = np.sum(~np.isnan(ordered), axis=-1)
     low = np.maximum((count - 1) // 2, 0)[..., None]
     high = np.minimum(count // 2, values.shape[-1] - 1)[..., None]
-    return (np.take_along_axis(ordered, low, -1)[..., 0] + np.take_along_axis(ordered, high, -1)[..., 0]) / 2
+    below = np.take_along_axis(ordered, low, -1)[..., 0].astype(np.float64)
+    return np.asarray((below + np.take_along_axis(ordered, high, -1)[..., 0]) / 2, dtype=np.float64)
 
 
 def median_of(values: npt.NDArray[np.floating]) -> float:

@@ -72,7 +72,7 @@ def anomaly_row(folded: Folded, found: Anomalies, i: int) -> dict[str, Any]:
 
 def anomaly_rows(folded: Folded, found: Anomalies, groups: list[Group], limit: int) -> list[dict[str, Any]]:
     """Per group its lead, then its largest deviations, at most `limit`; in order of time."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in groups:
         chosen = list(dict.fromkeys([group.lead, *group.cells[:limit].tolist()]))[:limit]
         rows.extend(anomaly_row(folded, found, i) for i in chosen)

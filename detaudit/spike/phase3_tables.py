@@ -70,8 +70,8 @@ def _metric(forward: Cell, backward: Cell) -> dict[str, Any]:
 
 
 def data_features(dumps: Mapping[str, Dump]) -> dict[str, Any]:
-    """Shapes (and, where recorded, checksums) of the first operator's inputs on every side: batches that differ in shape
-    make norms differ without any fault."""
+    """Shapes (and, where recorded, checksums) of the first operator's inputs on every side: batches that differ in
+    shape make norms differ without any fault."""
     first: dict[str, list[list[int]]] = {}
     sums: dict[str, list[str]] = {}
     for side, dump in dumps.items():
@@ -85,7 +85,8 @@ def data_features(dumps: Mapping[str, Dump]) -> dict[str, Any]:
     elif not differ:
         verdict = "same shapes on all sides"
     elif "B" not in differ:
-        verdict = f"A and B have the same shapes, {', '.join(differ)} other ones: a difference of data is not the cause of A/B"
+        others = ", ".join(differ)
+        verdict = f"A and B have the same shapes, {others} other ones: a difference of data is not the cause of A/B"
     else:
         verdict = "A and B have different shapes: their data differ, which may be the cause"
     same = None

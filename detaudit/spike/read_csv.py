@@ -69,7 +69,8 @@ def read_csv(
 ) -> CsvRun:
     """Read the named metrics from a directory, a file or a glob.
 
-    Raises UnreadableError when nothing fits, or a file has no usable header. Rows of a later start of the same rank win.
+    Raises UnreadableError when nothing fits, or a file has no usable header. Rows of a later start of the same rank
+    win.
     """
     paths = expand(source)
     known = [file for path in paths if (file := identify(path))]

@@ -184,7 +184,10 @@ def _tensors(value: Any) -> Iterator[TensorStats | None]:
             yield TensorStats(
                 str(value.get("dtype", "")),
                 tuple(n for n in value["shape"] if isinstance(n, int)) if isinstance(value["shape"], list) else (),
-                *(_statistic(value.get(name)) for name in METRICS),
+                Max=_statistic(value.get("Max")),
+                Min=_statistic(value.get("Min")),
+                Mean=_statistic(value.get("Mean")),
+                Norm=_statistic(value.get("Norm")),
                 checksum=str(value.get("md5") or ""),
                 broken=any(_is_broken(value.get(name)) for name in METRICS),
             )
@@ -248,7 +251,8 @@ def read_stack(path: Path) -> dict[str, list[str]]:
     stacks: dict[str, list[str]] = {}
     for _, key, value in JsonMembers(path):
         if key.isdigit() and isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
-            stacks.update(dict.fromkeys(map(str, value[0]), [str(frame) for frame in value[1]]))
+            frames = [str(frame) for frame in value[1]]
+            stacks.update((str(name), frames) for name in value[0])
         elif isinstance(value, list):
             stacks[key] = [str(frame) for frame in value]
     return stacks

@@ -1,11 +1,13 @@
 """Reads trend.db (SQLite, as data2db writes it) into cubes through SQL, never the whole database.
 
 Metric and statistic columns are looked up by name: a database with activations numbers its metrics differently, and a
-statistic that never occurred has no column. NULL norms are NaN that SQLite cannot hold; +-(1e9+1) are clipped infinities.
+statistic that never occurred has no column. NULL norms are NaN that SQLite cannot hold; +-(1e9+1) are clipped
+infinities.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -44,7 +46,8 @@ def is_sqlite(path: Path) -> bool:
 
 
 def read_trend(source: str | os.PathLike[str], metrics: Sequence[str], progress: Progress | None = None) -> TrendRun:
-    """Read the named metrics of a trend.db. Raises UnreadableError when it is no trend.db or lacks a usable statistic."""
+    """Read the named metrics of a trend.db. Raises UnreadableError when it is no trend.db or lacks a usable
+    statistic."""
     path = Path(source)
     if not path.is_file():
         raise UnreadableError(f"{path} is not a file")
@@ -123,13 +126,13 @@ def _cube(
         values = table[:, 3] if len(statistics) == 1 else largest_magnitude(table[:, 3], table[:, 4])
         values, infinite = unclip(values)
         clipped += infinite
-        target = table[:, 2].astype(np.int64)
+        ids = table[:, 2].astype(np.int64)
         ranks = table[:, 0].astype(np.int64)
         bounds = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in itertools.pairwise(bounds):
             part = slice(first, last)
-            micro = micro_of[target[part]] if declared else None
-            builder.add(int(ranks[first]), table[part, 1].astype(np.int64), place[target[part]], values[part], micro)
+            micro_steps = micro_of[ids[part]] if declared else None
+            builder.add(int(ranks[first]), table[part, 1].astype(np.int64), place[ids[part]], values[part], micro_steps)
         if progress:
             progress(f"reading {metric}", int(ranks[-1]) + 1, int(last_rank) + 1)
     return (builder.build() if builder.rows else None), clipped

@@ -44,4 +44,4 @@ def load(path: str | os.PathLike[str], phase: int) -> dict[str, Any]:
         raise UnreadableError(
             f"{path} is no phase-{phase} result (phase {found}); make one with: detaudit spike {verb} ... -o"
         )
-    return result
+    return dict(result)

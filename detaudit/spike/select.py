@@ -87,8 +87,8 @@ def select(
     result["earlier_anomalies"] = [_coordinate(g) for g in groups if g["position"] < chosen["position"]][:MAX_ROWS]
     if result["earlier_anomalies"]:
         result["reasoning"].append(
-            f"{len(result['earlier_anomalies'])} earlier micro-step(s) are abnormal too, with normal steps in between or "
-            "shared with the benchmark; they stand under earlier_anomalies"
+            f"{len(result['earlier_anomalies'])} earlier micro-step(s) are abnormal too, with normal steps in between "
+            "or shared with the benchmark; they stand under earlier_anomalies"
         )
     result["origin"] = origin_of(chosen, groups, replay)
     result["reasoning"].append(_sentence(chosen))
@@ -112,8 +112,8 @@ def _root_step(groups: Sequence[Group], points: Sequence[TurningPoint]) -> tuple
         )
     else:
         reasons.append(
-            f"the norms grew on {point.share:.0%} of the ranks from step {point.from_step} to {point.to_step}, but nothing "
-            f"abnormal was seen in step {point.from_step}: the growth is itself the first abnormal gradient"
+            f"the norms grew on {point.share:.0%} of the ranks from step {point.from_step} to {point.to_step}, but "
+            f"nothing abnormal was seen in step {point.from_step}: the growth is itself the first abnormal gradient"
         )
         root = min(abnormal)
     while root - 1 in abnormal:
@@ -134,20 +134,20 @@ def _cause_unseen(
     if reduced.get("count") and earlier is not None and first["optimizer_step"] is not None:
         if earlier < first["optimizer_step"]:
             return earlier, (
-                f"grad_reduced is abnormal in step {earlier} already, no recorded grad_unreduced is: the cause lies on a "
-                "rank or micro-step that was not recorded"
+                f"grad_reduced is abnormal in step {earlier} already, no recorded grad_unreduced is: the cause lies "
+                "on a rank or micro-step that was not recorded"
             )
     before = next((p.from_step for p in points if p.to_position == first["position"][0]), None)
     if missing and may_be_from_weights(first):
         return before, (
-            f"all recorded ranks are abnormal throughout step {first['optimizer_step']}, which is what an earlier abnormal "
-            f"gradient leaves behind; rank(s) {missing} were not recorded"
+            f"all recorded ranks are abnormal throughout step {first['optimizer_step']}, which is what an earlier "
+            f"abnormal gradient leaves behind; rank(s) {missing} were not recorded"
         )
     if from_changed_weights(first) and first["position"][0] > 0:
         return before, (
-            f"all ranks are abnormal from the first micro-step of step {first['optimizer_step']} on: the weights had changed "
-            "before it, and no abnormal gradient was seen in the step before (optimizer, learning rate, or a gradient "
-            "within the noise)"
+            f"all ranks are abnormal from the first micro-step of step {first['optimizer_step']} on: the weights had "
+            "changed before it, and no abnormal gradient was seen in the step before (optimizer, learning rate, or a "
+            "gradient within the noise)"
         )
     return None
 

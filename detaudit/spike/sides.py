@@ -20,7 +20,8 @@ QUESTION = "question"
 
 @dataclass(frozen=True)
 class Request:
-    """The user's choice of dumps. `coordinate` is (step, rank); C and D may be empty; `no_control` compares A and B alone."""
+    """The user's choice of dumps. `coordinate` is (step, rank); C and D may be empty; `no_control` compares A and B
+    alone."""
 
     a: str
     b: str

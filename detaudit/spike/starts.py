@@ -1,12 +1,14 @@
 """Where a divergence begins: per direction, from the flags of all anchors and metrics.
 
-Both answers are given: the first flagged layer, and the start of the main segment (the longest run of flagged layers).
-The verdict is the first flagged layer that a second metric, a second anchor or a neighbouring layer confirms; flags before
-it stay listed as candidates. The search then asks every other metric for an earlier start until none moves it.
+Both answers are given: the first flagged layer, and the start of the main segment (the longest run of flagged
+layers). The verdict is the first flagged layer that a second metric, a second anchor or a neighbouring layer
+confirms; flags before it stay listed as candidates. The search then asks every other metric for an earlier start
+until none moves it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +30,8 @@ class MetricStart:
 
 @dataclass
 class DirectionResult:
-    """The conclusion of one direction. `moves` is the trail of the search, metric by metric; `compared` counts cells."""
+    """The conclusion of one direction. `moves` is the trail of the search, metric by metric; `compared` counts
+    cells."""
 
     direction: str
     start: Layer | None
@@ -43,8 +46,8 @@ class DirectionResult:
 
 
 def longest_run(order: Sequence[Layer], compared: set[Layer], flagged: set[Layer]) -> list[Layer]:
-    """The longest run of flagged layers among the compared ones, the earliest of equally long ones. Layers that were not
-    compared neither end a run nor count in it."""
+    """The longest run of flagged layers among the compared ones, the earliest of equally long ones. Layers that were
+    not compared neither end a run nor count in it."""
     best: list[Layer] = []
     run: list[Layer] = []
     for layer in order:
@@ -118,7 +121,7 @@ def _confirmed(order: Sequence[Layer], compared: set[Layer], flags: dict[Layer, 
     """Flagged layers with two flags of their own, or with a flagged neighbour among the compared layers."""
     confirmed = {layer for layer, marks in flags.items() if len(marks) >= 2}
     line = [layer for layer in order if layer in compared]
-    for one, other in zip(line, line[1:], strict=False):
+    for one, other in itertools.pairwise(line):
         if one in flags and other in flags:
             confirmed |= {one, other}
     return confirmed

@@ -100,7 +100,8 @@ def ratios(
     flags: Sequence[bool],
     bound: str,
 ) -> str:
-    """A/B and C/D by layer on a logarithmic axis, the band of the threshold around C/D's centre, flagged layers marked."""
+    """A/B and C/D by layer on a logarithmic axis, the band of the threshold around C/D's centre, flagged layers
+    marked."""
     values = [abs(v) for v in (*ab, *cd, *(bars or ())) if v]
     low, high = _span(values or [0.9, 1.1])
     body = _axis(low, high)
@@ -143,7 +144,8 @@ def heat(
             ratio = "-" if value is None else f"{value:.4g}x"
             label = f"{rows[r]}, {columns[c]}: {ratio}"
             body.append(
-                f'<rect x="{x}" y="{y}" width="{round(wide, 2)}" height="{round(cell, 2)}" fill="{_tone(value, scale)}">'
+                f'<rect x="{x}" y="{y}" width="{round(wide, 2)}" height="{round(cell, 2)}" '
+                f'fill="{_tone(value, scale)}">'
                 f"<title>{escape(label)}</title></rect>"
             )
     for r in range(0, len(rows), max(1, len(rows) // 16)):

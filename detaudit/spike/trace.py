@@ -156,8 +156,8 @@ def _conclude(result: dict[str, Any], comparison: Comparison, controlled: bool, 
 
 
 def _drill(result: dict[str, Any], dumps: Mapping[str, Dump], comparison: Comparison) -> Drilldown | None:
-    """Operators of the layer where the divergence begins, or of an earlier layer whose operators already differ although
-    its modules' outputs do not: equal representatives do not make a layer normal."""
+    """Operators of the layer where the divergence begins, or of an earlier layer whose operators already differ
+    although its modules' outputs do not: equal representatives do not make a layer normal."""
     conclusion = result["conclusion"]
     for direction in (FORWARD, BACKWARD):
         part = conclusion[direction]
@@ -238,6 +238,7 @@ def _observer(dumps: Mapping[str, Dump]) -> str:
     if not hooked:
         return ""
     return (
-        f"{', '.join(hooked)} were collected with module hooks (L0 or mix), which can change the order in which gradients are "
-        "accumulated: compare the gradient norm of a run without hooks before trusting small backward differences"
+        f"{', '.join(hooked)} were collected with module hooks (L0 or mix), which can change the order in which "
+        "gradients are accumulated: compare the gradient norm of a run without hooks before trusting small backward "
+        "differences"
     )

@@ -34,8 +34,9 @@ NORMS = ("input_layernorm", "self_attention", "mlp")
 
 @dataclass(frozen=True)
 class Effect:
-    """A's deviation: `factor` for the layers in `layers` (each further one times `growth`), in one direction, on the named
-    metrics. `inside` restricts it to submodules that begin with this name; `flip` changes the sign of Min and Mean."""
+    """A's deviation: `factor` for the layers in `layers` (each further one times `growth`), in one direction, on the
+    named metrics. `inside` restricts it to submodules that begin with this name; `flip` changes the sign of Min and
+    Mean."""
 
     direction: str = "forward"
     layers: tuple[int, ...] = ()
@@ -48,8 +49,9 @@ class Effect:
 
 @dataclass(frozen=True)
 class DumpSpec:
-    """One generated set. `plain` sides are written without Transformer Engine and flash names; `drop` and `resize` name
-    (side, substring of key) to leave out or to give another element count; `nan` and `null` likewise for statistics. `device` fixes the device bias apart from the seed."""
+    """One generated set. `plain` sides are written without Transformer Engine and flash names; `drop` and `resize`
+    name (side, substring of key) to leave out or to give another element count; `nan` and `null` likewise for
+    statistics. `device` fixes the device bias apart from the seed."""
 
     seed: int = 0
     layers: int = 8

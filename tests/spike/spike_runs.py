@@ -177,7 +177,7 @@ def _margin(spec: Spec) -> float:
     if spec.scope == "all" and few:
         bar *= 1.5
     unlucky = np.quantile(spiked, 0.005) - np.median(usual)
-    lag = abs(spec.slope) * (9 if spec.step >= 3 else 9)
+    lag = abs(spec.slope) * 9
     tainted = spec.step < 3 and spec.gain_steps >= 4
     return float(unlucky - bar - lag - (math.log(spec.gain) if tainted else 0.0))
 

@@ -1,14 +1,15 @@
 """The rules of phases 1 and 2 as the seed words them, given the true window: the yardstick of the ground-truth table.
 
-Phase 1, micro-steps: the three largest final norms of every optimizer step are suspects; deltas max(0, n_i - n_{i-1});
-with at least three deltas and two positive ones, abnormal above max(10 * median, 0.01) for fewer than eight positive deltas,
-else above q3 + 5 * IQR. Phase 1, steps: above q3 + 5 * IQR or median + 10 * MAD, all ranks of a target pooled. Phase 2: if
-at least 60 % of the ranks' final norm of the step's own top target grows twofold between neighbours, the root is the earlier
-step, else the step of the largest deviation; inside it the largest delta or norm.
+Phase 1, micro-steps: the three largest final norms of every optimizer step are suspects; deltas max(0, n_i -
+n_{i-1}); with at least three deltas and two positive ones, abnormal above max(10 * median, 0.01) for fewer than eight
+positive deltas, else above q3 + 5 * IQR. Phase 1, steps: above q3 + 5 * IQR or median + 10 * MAD, all ranks of a
+target pooled. Phase 2: if at least 60 % of the ranks' final norm of the step's own top target grows twofold between
+neighbours, the root is the earlier step, else the step of the largest deviation; inside it the largest delta or norm.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -68,7 +69,7 @@ def root(spec: Spec) -> Anomaly | None:
     if spec.window > 1:
         listed = sorted({a[0] for a in found})
         top = {s: max((a for a in found if a[0] == s), key=lambda a: n[a[1], a[3], s, -1])[3] for s in listed}
-        for before, after in zip(listed, listed[1:], strict=False):
+        for before, after in itertools.pairwise(listed):
             grown = [n[r, top[after], after, -1] >= 2 * n[r, top[before], before, -1] for r in ranks]
             if len(ranks) >= 3 and np.mean(grown) >= 0.6:
                 step = before

@@ -13,7 +13,16 @@ from detaudit.spike.read_dump import Dump, DumpPlace, find_dumps, read_dump
 
 
 def t(checksum: str, shape: tuple[int, ...] = (2, 2)) -> dict[str, Any]:
-    return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": list(shape), "Max": 1.0, "Min": 0.0, "Mean": 0.5, "Norm": 1.0, "md5": checksum}  # fmt: skip
+    return {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": list(shape),
+        "Max": 1.0,
+        "Min": 0.0,
+        "Mean": 0.5,
+        "Norm": 1.0,
+        "md5": checksum,
+    }
 
 
 def forward(inputs: list[str], outputs: list[str]) -> dict[str, Any]:
@@ -73,8 +82,10 @@ def test_reversing_the_sides_names_the_same_operator(tmp_path: Path) -> None:
 def test_a_backward_inherits_what_its_forward_saved(tmp_path: Path) -> None:
     """Facts 3: named Tensor.pow.0.backward although an unrecorded multiplication had changed pow's input."""
     b = changed(
-        Torch__pow__0__forward=forward(["x1!"], ["x2"]), Torch__pow__0__backward=backward(["g2"], ["!"]), Torch__relu__0__backward=backward(["!"], ["!!"])
-    )  # fmt: skip
+        Torch__pow__0__forward=forward(["x1!"], ["x2"]),
+        Torch__pow__0__backward=backward(["g2"], ["!"]),
+        Torch__relu__0__backward=backward(["!"], ["!!"]),
+    )
     found = pair(tmp_path, b)
     assert (found["verdict"], found["operator"]) == ("gap", "Torch.pow.0.forward")
     assert "still holds the output of Torch.relu.0.forward" in found["reason"]

@@ -158,8 +158,16 @@ def test_wrong_calls_exit_two(argv: list[str], capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    "argv", [["detect", "x", "--rate", "0.9"], ["detect", "x", "--ratio", "1"], ["detect", "x", "--limit", "0"], ["select", "--majority", "2"], ["trace", "--dump-a", "a", "--dump-b", "b", "--coordinate", "5"], ["detect", "x", "--csv", "--dump"]]
-)  # fmt: skip
+    "argv",
+    [
+        ["detect", "x", "--rate", "0.9"],
+        ["detect", "x", "--ratio", "1"],
+        ["detect", "x", "--limit", "0"],
+        ["select", "--majority", "2"],
+        ["trace", "--dump-a", "a", "--dump-b", "b", "--coordinate", "5"],
+        ["detect", "x", "--csv", "--dump"],
+    ],
+)
 def test_illegal_values_name_what_is_legal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         call(*argv)
@@ -231,7 +239,8 @@ def test_the_room_imports_core_and_numpy_alone_and_stays_small(path: Path) -> No
 
 def test_the_offline_verb_loads_neither_torch_nor_numpy_to_print_its_help() -> None:
     code = (
-        "import sys, argparse; from detaudit.cli.spike import SpikeVerb; SpikeVerb().add_arguments(argparse.ArgumentParser());"
+        "import sys, argparse; from detaudit.cli.spike import SpikeVerb;"
+        "SpikeVerb().add_arguments(argparse.ArgumentParser());"
         "print(sorted(set(sys.modules) & {'torch', 'numpy', 'pyarrow', 'matplotlib'}))"
     )
     done = subprocess.run(
@@ -241,7 +250,10 @@ def test_the_offline_verb_loads_neither_torch_nor_numpy_to_print_its_help() -> N
 
 
 def test_a_whole_run_never_loads_torch(csv_run: Path) -> None:
-    code = f"import sys; from detaudit.cli.spike import script; script('detect', 'x', [{str(csv_run)!r}]); print('torch' in sys.modules)"
+    code = (
+        f"import sys; from detaudit.cli.spike import script; script('detect', 'x', [{str(csv_run)!r}]);"
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

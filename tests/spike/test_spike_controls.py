@@ -19,7 +19,8 @@ BAD = (4, 2)
 def dumps(
     root: Path, steps: int = 6, ranks: int = 4, bad: tuple[tuple[int, int], ...] = (BAD,), **change: Any
 ) -> dict[str, Path]:
-    """An abnormal side and a benchmark side, a dump for every step and rank; the abnormal one holds the spike at `bad`."""
+    """An abnormal side and a benchmark side, a dump for every step and rank; the abnormal one holds the spike at
+    `bad`."""
     for step in range(steps):
         for rank in range(ranks):
             spiked = (step, rank) in bad
@@ -52,8 +53,11 @@ def test_dumps_alone_lead_through_all_three_phases(many: dict[str, Path], phase1
     assert (root["optimizer_step"], root["rank"]) == BAD
     sides = assemble(request(many, None), phase1, phase2)
     assert {side: place.label for side, place in sides.places.items()} == {
-        "A": "step4/rank2", "B": "step4/rank2", "C": "step4/rank1", "D": "step4/rank1",
-    }  # fmt: skip
+        "A": "step4/rank2",
+        "B": "step4/rank2",
+        "C": "step4/rank1",
+        "D": "step4/rank1",
+    }
     result = trace_sides(sides)
     assert result["mode"] == "four groups" and result["conclusion"]["forward"]["start"] == "decoder.layers.1"
     assert any("chosen automatically" in note for note in result["notes"])

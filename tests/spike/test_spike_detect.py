@@ -212,7 +212,18 @@ def test_the_result_carries_the_seeds_keys_and_is_strict_json(tmp_path: Path) ->
     sharding = result["sharding_analysis"]
     assert (sharding["accumulation_window"], sharding["pass_unit"]) == (4, "micro_step (cumulative)")
     first = result["anomalies"][0]
-    assert {"rank", "step", "micro_step", "optimizer_step", "target_name", "norm", "delta", "deviation_ratio", "suspect_final_norm", "trigger"} <= set(first)  # fmt: skip
+    assert {
+        "rank",
+        "step",
+        "micro_step",
+        "optimizer_step",
+        "target_name",
+        "norm",
+        "delta",
+        "deviation_ratio",
+        "suspect_final_norm",
+        "trigger",
+    } <= set(first)
     assert (first["optimizer_step"], first["micro_step"], first["rank"]) == (4, 1, 1)
     assert list(result["target_rank_norms"]) == ["4"] and set(result["target_rank_norms"]["4"]["rank_norms"]) == set(
         "0123"

@@ -117,7 +117,9 @@ def test_slots_are_flattened_in_place(tmp_path: Path) -> None:
         {"type": "float", "value": 2.0},
         [TENSOR, {"a": TENSOR, "b": {"type": "slice", "value": [0]}}],
     ]
-    entry = one(tmp_path, {"Torch.f.0.forward": {"input_args": nested, "input_kwargs": {"x": TENSOR}, "output": []}}).entries["Torch.f.0.forward"]  # fmt: skip
+    entry = one(
+        tmp_path, {"Torch.f.0.forward": {"input_args": nested, "input_kwargs": {"x": TENSOR}, "output": []}}
+    ).entries["Torch.f.0.forward"]
     assert [tensor is not None for tensor in entry.inputs] == [False, True, False, True, True, False, True]
     assert entry.outputs == []
 
@@ -249,9 +251,13 @@ def test_dumps_without_gradients_are_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "entries", "framework"),
-    [("repo_npu_megatron_dump.json", 12, "pytorch"), ("repo_mindspore_dump.json", 13, "mindspore"),
-     ("repo_gpu_resnet_step0_excerpt_dump.json", 43, "pytorch"), ("gen_md5_edge_dump.json", 29, "pytorch")],
-)  # fmt: skip
+    [
+        ("repo_npu_megatron_dump.json", 12, "pytorch"),
+        ("repo_mindspore_dump.json", 13, "mindspore"),
+        ("repo_gpu_resnet_step0_excerpt_dump.json", 43, "pytorch"),
+        ("gen_md5_edge_dump.json", 29, "pytorch"),
+    ],
+)
 def test_the_real_dumps(sample, name: str, entries: int, framework: str) -> None:  # type: ignore[no-untyped-def]
     dump = read_dump(DumpPlace(0, 0, sample(name)))
     assert (len(dump.entries), dump.framework, dump.truncated) == (entries, framework, "")

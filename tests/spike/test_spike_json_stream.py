@@ -83,9 +83,15 @@ def test_a_cut_file_gives_its_whole_members_and_says_so(tmp_path_factory: pytest
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "is empty"), ("  \n", "is empty"), ("[1, 2]", "not a JSON object"), ('{"a": 1 "b": 2}' + " " * 100, "',' expected"),
-     ('{"a": tru' + "x" * 200 + "}", "at character 6"), ('{"a" 1}' + " " * 90, "':' expected")],
-)  # fmt: skip
+    [
+        ("", "is empty"),
+        ("  \n", "is empty"),
+        ("[1, 2]", "not a JSON object"),
+        ('{"a": 1 "b": 2}' + " " * 100, "',' expected"),
+        ('{"a": tru' + "x" * 200 + "}", "at character 6"),
+        ('{"a" 1}' + " " * 90, "':' expected"),
+    ],
+)
 def test_what_is_broken_in_the_middle_is_an_error_with_its_place(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -104,7 +110,16 @@ def test_a_number_at_the_edge_of_a_chunk_is_not_cut(tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_half_a_gigabyte_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
-    tensor = {"type": "torch.Tensor", "dtype": "torch.bfloat16", "shape": [4, 4096, 8192], "Max": 1.5, "Min": -1.5, "Mean": 0.1, "Norm": 9.0, "pad": "x" * 9000}  # fmt: skip
+    tensor = {
+        "type": "torch.Tensor",
+        "dtype": "torch.bfloat16",
+        "shape": [4, 4096, 8192],
+        "Max": 1.5,
+        "Min": -1.5,
+        "Mean": 0.1,
+        "Norm": 9.0,
+        "pad": "x" * 9000,
+    }
     entry = json.dumps({"input_args": [tensor] * 3, "output": [tensor] * 2})
     with path.open("w") as stream:
         stream.write('{"task": "statistics", "data": {')

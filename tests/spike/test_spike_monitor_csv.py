@@ -16,7 +16,15 @@ from detaudit.spike.monitor_files import expand, identify, in_start_order, start
 from detaudit.spike.read_csv import read_csv
 
 RANK0, RANK1 = "Dec01_07-38-18-rank0-00000001", "Dec01_07-38-18-rank1-00000002"
-PARSERS = ["csv", pytest.param("pyarrow", marks=pytest.mark.skipif(not importlib.util.find_spec("pyarrow"), reason="pyarrow is an extra and not installed"))]  # fmt: skip
+PARSERS = [
+    "csv",
+    pytest.param(
+        "pyarrow",
+        marks=pytest.mark.skipif(
+            not importlib.util.find_spec("pyarrow"), reason="pyarrow is an extra and not installed"
+        ),
+    ),
+]
 
 
 def put(root: Path, folder: str, name: str, text: str) -> Path:

@@ -108,7 +108,19 @@ def test_equal_input_gives_equal_bytes(phases: Any, lang: str, form: str) -> Non
 
 def test_chinese_headings_are_the_seeds(phases: Any) -> None:
     text = present.text(word("Spike localisation", "zh"), tables.sections(*phases, "zh"))
-    for heading in ("Spike 根因定位分析", "数据总览", "候选根因坐标", "跨 step 判定", "方向判定汇总", "未对齐层 uncompared_layers", "F异常", "偏离", "问题", "证据", "建议"):  # fmt: skip
+    for heading in (
+        "Spike 根因定位分析",
+        "数据总览",
+        "候选根因坐标",
+        "跨 step 判定",
+        "方向判定汇总",
+        "未对齐层 uncompared_layers",
+        "F异常",
+        "偏离",
+        "问题",
+        "证据",
+        "建议",
+    ):
         assert heading in text
     assert word("no such heading", "zh") == "no such heading"
 

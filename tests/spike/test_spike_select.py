@@ -216,7 +216,16 @@ def test_growth_on_the_benchmark_marks_the_turning_point_and_moves_nothing(tmp_p
 
 def test_optimizer_state_that_moved_first_is_named(tmp_path: Path) -> None:
     p1 = phase1(Spec(), tmp_path)
-    row = {"count": 3, "optimizer_step": 2, "rank": None, "scope": "all ranks", "target_name": "w", "deviation_ratio": 9.0, "trigger": "rise", "judged": 9}  # fmt: skip
+    row = {
+        "count": 3,
+        "optimizer_step": 2,
+        "rank": None,
+        "scope": "all ranks",
+        "target_name": "w",
+        "deviation_ratio": 9.0,
+        "trigger": "rise",
+        "judged": 9,
+    }
     p1["other_metrics"] = {
         "exp_avg_sq": row,
         "exp_avg": {"count": 0, "judged": 5},

@@ -81,7 +81,12 @@ def test_a_lone_early_flag_that_nothing_confirms_stays_a_candidate(tmp_path: Pat
     forward = result["conclusion"]["forward"]
     # All anchors of layer 1 show it, so it is confirmed; with one anchor alone it is not.
     assert forward["start"] == layer(1)
-    single = DumpSpec(effects=(Effect(layers=(1,), factor=1.3, metrics=("Mean",), inside="input_layernorm"), Effect(layers=(4, 5, 6, 7))))  # fmt: skip
+    single = DumpSpec(
+        effects=(
+            Effect(layers=(1,), factor=1.3, metrics=("Mean",), inside="input_layernorm"),
+            Effect(layers=(4, 5, 6, 7)),
+        )
+    )
     forward = run(single, tmp_path / "b")["conclusion"]["forward"]
     assert forward["start"] == layer(4) and forward["earlier_candidates"] == [layer(1)]
     assert forward["metric_starts"]["Mean"]["lone_flags"] == [layer(1)]
@@ -268,7 +273,7 @@ def test_layers_come_in_order_of_execution_not_of_number(tmp_path: Path, sample)
     structure = structure_of(read_dump(DumpPlace(0, 0, sample("repo_gpu_resnet_step0_excerpt_dump.json"))))
     layers = layers_of(structure)
     assert [found.label for found in layers] == ["conv1", "bn1", "layer1.0", "layer4.2", "fc"]
-    assert [found.label for found in backward_order(structure, layers)][0] == "fc"
+    assert next(found.label for found in backward_order(structure, layers)) == "fc"
     assert {found.path.rpartition(".")[0] for found in layers if found.number is not None} == {"layer1", "layer4"}
 
 

@@ -17,7 +17,8 @@ def database(
     db = sqlite3.connect(path)
     db.executescript(
         f"""
-        CREATE TABLE monitoring_targets (target_id INTEGER PRIMARY KEY, target_name TEXT, vpp_stage INT, micro_step INT);
+        CREATE TABLE monitoring_targets
+            (target_id INTEGER PRIMARY KEY, target_name TEXT, vpp_stage INT, micro_step INT);
         CREATE TABLE monitoring_metrics (metric_id INTEGER PRIMARY KEY, metric_name TEXT UNIQUE);
         CREATE TABLE trend_data (rank INT, step INT, target_id INT, metric_id INT, {statistics},
             PRIMARY KEY (rank, step, target_id, metric_id)) WITHOUT ROWID;

@@ -50,13 +50,28 @@ def test_every_layout_and_window(tmp_path: Path, layout: str, window: int) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        {"value": "nan"}, {"value": "inf"}, {"restart": True}, {"tiny_targets": 2}, {"pp_local": True}, {"slope": 0.02},
-        {"common_noise": 0.1}, {"gain": 5.0}, {"gain": 2.0, "gain_steps": 2}, {"factor": 10.0}, {"factor": 1000.0},
-        {"mode": "independent"}, {"missing": (3,)}, {"target": 0, "decay": 0.99}, {"step": 0}, {"step": 7}, {"micro": 0},
-        {"ranks": 2}, {"ranks": 1, "rank": 0},
+        {"value": "nan"},
+        {"value": "inf"},
+        {"restart": True},
+        {"tiny_targets": 2},
+        {"pp_local": True},
+        {"slope": 0.02},
+        {"common_noise": 0.1},
+        {"gain": 5.0},
+        {"gain": 2.0, "gain_steps": 2},
+        {"factor": 10.0},
+        {"factor": 1000.0},
+        {"mode": "independent"},
+        {"missing": (3,)},
+        {"target": 0, "decay": 0.99},
+        {"step": 0},
+        {"step": 7},
+        {"micro": 0},
+        {"ranks": 2},
+        {"ranks": 1, "rank": 0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_variant_of_the_recipe(tmp_path: Path, change: dict[str, object]) -> None:
     spec = Spec(**{"steps": 8, **change})  # type: ignore[arg-type]
     label = truth(spec)
