@@ -166,49 +166,85 @@ def _arrow_names(columns: Sequence[Any]) -> tuple[list[tuple[str, ...]], Ints]:
 
 
 def _parse_plain(schema: Schema, pieces: Sequence[tuple[Path, bytes, int]]) -> Block:
-    places = {column: schema.columns.index(column) for column in schema.needed}
-    width = len(schema.columns)
-    ids: dict[tuple[str, ...], int] = {}
-    name: list[int] = []
-    vpp: list[int] = []
-    step: list[int] = []
-    micro: list[int] = []
-    statistics: list[list[float]] = [[] for _ in schema.statistics]
-    file_rows: list[int] = []
-    broken: list[BrokenLine] = []
-    name_places = [places[column] for column in schema.name]
-    statistic_places = [places[column] for column in schema.statistics]
+    """The csv module: whole columns at once where every line of a piece fits, line by line where one does not."""
+    rows = _Rows(schema)
     for path, text, first_row in pieces:
-        kept = 0
-        for row, fields in enumerate(_split(text), first_row):
-            if len(fields) != width:
-                broken.append(BrokenLine(str(path), row, f"{len(fields)} fields where the header has {width}"))
+        lines = list(_split(text))
+        if not rows.take_columns(lines):
+            rows.take_lines(path, lines, first_row)
+    return rows.block()
+
+
+class _Rows:
+    """Rows of one schema, gathered column by column."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.width = len(schema.columns)
+        place = schema.columns.index
+        self.name_places = [place(column) for column in schema.name]
+        self.statistic_places = [place(column) for column in schema.statistics]
+        self.integer_places = [place(c) if c else -1 for c in (schema.vpp, schema.step, schema.micro)]
+        self.ids: dict[tuple[str, ...], int] = {}
+        self.name: list[int] = []
+        self.integers: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self.statistics: list[list[float]] = [[] for _ in schema.statistics]
+        self.file_rows: list[int] = []
+        self.broken: list[BrokenLine] = []
+
+    def take_columns(self, lines: list[list[str]]) -> bool:
+        """Take all lines, or none and say so when one of them does not fit."""
+        if any(len(fields) != self.width for fields in lines):
+            return False
+        columns = list(zip(*lines, strict=True)) or [()] * self.width
+        try:
+            numbers = [list(map(_number, columns[i])) for i in self.statistic_places]
+            integers = [list(map(int, columns[i])) if i >= 0 else [0] * len(lines) for i in self.integer_places]
+        except ValueError:
+            return False
+        ids = self.ids
+        keys = zip(*(columns[i] for i in self.name_places), strict=True)
+        self.name.extend(ids.setdefault(key, len(ids)) for key in keys)
+        for held, column in zip(self.integers, integers, strict=True):
+            held.extend(column)
+        for statistic, values in zip(self.statistics, numbers, strict=True):
+            statistic.extend(values)
+        self.file_rows.append(len(lines))
+        return True
+
+    def take_lines(self, path: Path, lines: list[list[str]], first_row: int) -> None:
+        """Take the lines that fit and name the others."""
+        before = len(self.name)
+        for row, fields in enumerate(lines, first_row):
+            if len(fields) != self.width:
+                why = f"{len(fields)} fields where the header has {self.width}"
+                self.broken.append(BrokenLine(str(path), row, why))
                 continue
             try:
-                numbers = [_number(fields[i]) for i in statistic_places]
-                integers = [int(fields[places[c]]) if c else 0 for c in (schema.vpp, schema.step, schema.micro)]
+                numbers = [_number(fields[i]) for i in self.statistic_places]
+                integers = [int(fields[i]) if i >= 0 else 0 for i in self.integer_places]
             except ValueError as error:
-                broken.append(BrokenLine(str(path), row, str(error)))
+                self.broken.append(BrokenLine(str(path), row, str(error)))
                 continue
-            key = tuple(fields[i] for i in name_places)
-            name.append(ids.setdefault(key, len(ids)))
-            vpp.append(integers[0])
-            step.append(integers[1])
-            micro.append(integers[2])
-            for column, number in zip(statistics, numbers, strict=True):
-                column.append(number)
-            kept += 1
-        file_rows.append(kept)
-    return Block(
-        names=list(ids),
-        name=np.asarray(name, dtype=np.int64),
-        vpp=np.asarray(vpp, dtype=np.int64),
-        step=np.asarray(step, dtype=np.int64),
-        micro=np.asarray(micro, dtype=np.int64) if schema.micro else None,
-        statistics=[np.asarray(column, dtype=np.float64) for column in statistics],
-        file_rows=file_rows,
-        broken=broken,
-    )
+            self.name.append(self.ids.setdefault(tuple(fields[i] for i in self.name_places), len(self.ids)))
+            for held, integer in zip(self.integers, integers, strict=True):
+                held.append(integer)
+            for statistic, number in zip(self.statistics, numbers, strict=True):
+                statistic.append(number)
+        self.file_rows.append(len(self.name) - before)
+
+    def block(self) -> Block:
+        vpp, step, micro = (np.asarray(column, dtype=np.int64) for column in self.integers)
+        return Block(
+            names=list(self.ids),
+            name=np.asarray(self.name, dtype=np.int64),
+            vpp=vpp,
+            step=step,
+            micro=micro if self.schema.micro else None,
+            statistics=[np.asarray(column, dtype=np.float64) for column in self.statistics],
+            file_rows=self.file_rows,
+            broken=self.broken,
+        )
 
 
 def _split(text: bytes) -> Iterator[list[str]]:
