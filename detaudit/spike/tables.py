@@ -180,6 +180,9 @@ def phase3_section(p3: Mapping[str, Any], lang: str) -> Section:
         section.tables.append(Table(w("Layers not compared"), [w(h) for h in head], rows, note))
     if p3.get("drilldown"):
         section.tables.append(_operators(p3["drilldown"], w))
+    sums = p3.get("checksum_divergence")
+    if sums and sums["verdict"] != "not comparable":
+        section.tables.append(_checksums(sums, w))
     lead = conclusion.get("priority", {}).get("text") or "; ".join(p3["questions"]) or p3["outcome"]
     section.statements.append((w("Problem"), lead))
     evidence = [p3.get("control_warning", ""), p3.get("anchor_warning", ""), p3.get("observer_warning", "")]
@@ -234,6 +237,13 @@ def _starts(conclusion: Mapping[str, Any], w: Any) -> Table:
     notes = [text for d in ("forward", "backward") for text in conclusion[d]["disagreements"]]
     head = ["Direction", "Metric", "First flagged", "Main segment", "Lone flags"]
     return Table(w("Starts per metric"), [w(h) for h in head], rows, "; ".join(notes))
+
+
+def _checksums(found: Mapping[str, Any], w: Any) -> Table:
+    rows = [[w("Verdict"), found["verdict"]], [w("Operator"), show(found["operator"])], [w("Reason"), found["reason"]]]
+    rows.append([w("Last equal"), show(found["last_good"])])
+    rows += [[w("Unmatched"), text] for text in found["unmatched"]]
+    return Table(w("Checksums of A and B"), [w("Item"), w("Value")], rows, found["weak"])
 
 
 def _operators(drilled: Mapping[str, Any], w: Any) -> Table:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -394,6 +395,18 @@ def test_a_metric_that_is_not_there_is_refused(tmp_path: Path) -> None:
     written = spike_runs.write(Spec(steps=2, ranks=1, scope="none"), tmp_path)
     with pytest.raises(UsageError, match="metric 'actv' is not in"):
         load(written.path, metric="actv")
+
+
+def test_a_database_made_from_dumps_is_analysed(tmp_path: Path) -> None:
+    """Facts 2.2.4: such a database ended in "no such column: grad_unreduced"."""
+    written = spike_runs.write(Spec(layout="trend_flat", window=1, micro=0, reduced=False, steps=12), tmp_path)
+    db = sqlite3.connect(written.path)
+    db.execute("UPDATE monitoring_metrics SET metric_name = 'forward' WHERE metric_name = 'actv'")
+    db.execute("UPDATE monitoring_metrics SET metric_name = 'parameters_grad' WHERE metric_name = 'grad_unreduced'")
+    db.commit()
+    db.close()
+    lead = detect(load(written.path))["groups"][0]["lead"]
+    assert (lead["rank"], lead["step"]) == (1, 4)
 
 
 def test_tables_stay_bounded_and_say_what_they_left_out(make_cube) -> None:  # type: ignore[no-untyped-def]

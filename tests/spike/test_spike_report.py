@@ -88,6 +88,19 @@ def test_normal_is_refused_while_a_layer_was_not_compared(phases: Any) -> None:
         assert "consistent" not in page
 
 
+def test_a_checksum_divergence_has_its_table(phases: Any) -> None:
+    found = {
+        **phases[2]["checksum_divergence"],
+        "verdict": "gap",
+        "operator": "Torch.pow.0.forward",
+        "unmatched": ["x"],
+    }
+    titles = [t.title for t in tables.phase3_section(phases[2], "en").tables]
+    assert "Checksums of A and B" not in titles, "these dumps carry none"
+    table = tables.phase3_section({**phases[2], "checksum_divergence": found}, "en").tables[-1]
+    assert table.title == "Checksums of A and B" and ["Operator", "Torch.pow.0.forward"] in table.rows
+
+
 def test_what_was_not_seen_and_questions_stand_in_the_report(phases: Any) -> None:
     p1 = {**phases[0], "not_seen": ["rank(s) 7 were not recorded"], "questions": ["K?"], "outcome": "question"}
     text = present.text("x", tables.sections(p1, None, None, "en"))
