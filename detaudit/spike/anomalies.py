@@ -15,6 +15,7 @@ from detaudit.spike.contribution import contributions, lower_bounds
 from detaudit.spike.cube import MetricCube
 from detaudit.spike.deviation import (
     ENOUGH_HISTORY,
+    MIN_REFERENCE,
     Index,
     Logs,
     Scale,
@@ -31,7 +32,6 @@ from detaudit.spike.windows import CUMULATIVE
 RISE, DROP, NAN, INF = "rise", "drop", "nan", "inf"
 SHARED = 0.5
 """Peers that moved by at least this share of the distance (in log) moved along."""
-MIN_REFERENCE = 3
 
 
 @dataclass(frozen=True)

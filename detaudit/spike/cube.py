@@ -57,16 +57,13 @@ class MetricCube:
     def finite(self) -> Bools:
         return np.isfinite(self.values)
 
-    def select_steps(self, keep: Iterable[int]) -> MetricCube:
-        """The same cube restricted to the recorded steps in `keep`."""
-        wanted = set(keep)
-        places = [i for i, step in enumerate(self.steps) if step in wanted]
-        return replace(
-            self,
-            steps=tuple(self.steps[i] for i in places),
-            values=self.values[:, :, places, :],
-            present=self.present[:, :, places, :],
-        )
+    def without_empty_targets(self) -> MetricCube:
+        """The same cube without targets that hold nothing."""
+        used = np.flatnonzero(self.present.any(axis=(0, 2, 3)))
+        if len(used) == len(self.targets):
+            return self
+        targets = tuple(self.targets[i] for i in used)
+        return replace(self, targets=targets, values=self.values[:, used], present=self.present[:, used])
 
     def refold(self, starts: Iterable[int]) -> MetricCube:
         """A flat cube (one micro-step a step) folded into windows that begin at the recorded steps `starts`.

@@ -23,6 +23,8 @@ HISTORY = 8
 """Steps of history a cell is judged against."""
 ENOUGH_HISTORY = 3
 """With fewer steps before it a cell is judged against the steps after it as well."""
+MIN_REFERENCE = 3
+"""Values that a reference must hold; below that the other ranks at the same place are added."""
 RESOLUTION = 5e-7
 """The monitor rounds to six decimals by default: smaller norms are written 0.0 and carry no information."""
 SCALE_FLOOR = 0.02
@@ -30,7 +32,7 @@ QUARTER_TO_SIGMA = 1 / 0.31864
 """For normal noise the standard deviation is this times the lower quartile of the absolute deviation."""
 EFFICIENCY = 0.37
 """Of the median absolute deviation, relative to the sample deviation: scales the degrees of freedom."""
-MANY_STEPS = 12
+FEW_STEPS, MANY_STEPS = 6, 12
 QUARTER_EFFICIENCY = 0.25
 """The same for the lower quartile."""
 _CHUNK = 1 << 22
@@ -70,11 +72,11 @@ def noise_scale(logs: Logs) -> Scale | None:
     """Scale from differences between neighbouring steps: trends, level shifts and lone spikes hardly move it.
 
     The scale of a cell is that of its micro-step times that of its target relative to all; targets are shrunk towards
-    all as ten degrees of freedom, and below twelve steps held within a factor of three, because an event on all ranks
-    then sits in much of what a target shows. With fewer than six steps one spike may sit in half of all differences:
-    then the lower quartile takes the place of the median, and the quietest micro-step bounds the others (an abnormal
-    sum disturbs its own micro-step and the later ones). With a single step, differences between ranks, or else
-    micro-steps, serve. None when there is nothing to compare.
+    all as ten degrees of freedom. With fewer than twelve steps an event on all ranks may sit in most of the
+    differences: then the lower quartile takes the place of the median, the quietest micro-step bounds the others (an
+    abnormal sum disturbs its own micro-step and the later ones), and targets are held within a factor of three of all,
+    or, below six steps, not told apart. With a single step, differences between ranks, or else micro-steps, serve.
+    None when there is nothing to compare.
     """
     ranks, targets, steps, size = logs.shape
     if steps > 1:
@@ -87,26 +89,37 @@ def noise_scale(logs: Logs) -> Scale | None:
         moves = np.abs(np.diff(logs, axis=3)).reshape(targets, 1, -1)
     else:
         return None
-    if steps < 6:
+    by_target_moves = moves.reshape(targets, -1)
+    if steps < MANY_STEPS:
         quiet, count = _quiet_scale(np.moveaxis(moves, 1, 0).reshape(moves.shape[1], -1))
         if count < 3:
             return None
-        sigma = np.broadcast_to(np.maximum(quiet, SCALE_FLOOR), (targets, size))
-        return Scale(sigma, max(QUARTER_EFFICIENCY * count, 3.0), count)
+        relative = np.ones(targets)
+        if steps >= FEW_STEPS:
+            by_target, each = _quarter_scale(by_target_moves)
+            relative = _shrunk(
+                by_target, np.asarray(QUARTER_EFFICIENCY * each, dtype=np.float64), float(np.median(by_target))
+            )
+            relative = np.clip(relative, 1 / 3, 3)
+        sigma = np.maximum(quiet[None, :] * relative[:, None], SCALE_FLOOR)
+        return Scale(np.broadcast_to(sigma, (targets, size)), max(QUARTER_EFFICIENCY * count, 3.0), count)
     pooled, total = _median_scale(moves.reshape(1, -1))
     if total[0] < 3:
         return None
     by_micro, _ = _median_scale(np.moveaxis(moves, 1, 0).reshape(moves.shape[1], -1))
     by_micro = np.where(np.isfinite(by_micro), by_micro, pooled[0])
-    by_target, each = _median_scale(moves.reshape(targets, -1))
-    own = EFFICIENCY * each
-    by_target = np.where(np.isfinite(by_target), by_target, pooled[0])
-    relative = np.sqrt((own * by_target**2 + 10 * pooled[0] ** 2) / (own + 10)) / max(float(pooled[0]), 1e-6)
-    if steps < MANY_STEPS:
-        relative = np.clip(relative, 1 / 3, 3)
+    by_target, each = _median_scale(by_target_moves)
+    relative = _shrunk(by_target, np.asarray(EFFICIENCY * each, dtype=np.float64), float(pooled[0]))
     sigma = by_micro[None, :] * relative[:, None]
     freedom = min(EFFICIENCY * total[0], 10 + EFFICIENCY * float(np.median(each)))
     return Scale(np.maximum(sigma, SCALE_FLOOR), max(freedom, 3.0), int(total[0]))
+
+
+def _shrunk(scale: npt.NDArray[np.float64], freedom: npt.NDArray[np.float64], pooled: float) -> npt.NDArray[np.float64]:
+    """Scales relative to the pooled one, each shrunk towards it as ten degrees of freedom."""
+    pooled = pooled if math.isfinite(pooled) and pooled > 0 else SCALE_FLOOR
+    own = np.where(np.isfinite(scale), scale, pooled)
+    return np.asarray(np.sqrt((freedom * own**2 + 10 * pooled**2) / (freedom + 10)) / pooled, dtype=np.float64)
 
 
 def _median_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -114,17 +127,23 @@ def _median_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float
     return median_last(moves).astype(np.float64) * MAD_TO_SIGMA / math.sqrt(2), count
 
 
+def _quarter_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Scale from the lower quartile of the last axis, and the number of values."""
+    count = np.sum(~np.isnan(moves), axis=-1)
+    place = np.maximum((count - 1) // 4, 0)[:, None]
+    quarter = np.take_along_axis(np.sort(moves, axis=-1), place, -1)[:, 0].astype(np.float64)
+    return quarter * QUARTER_TO_SIGMA / math.sqrt(2), count
+
+
 def _quiet_scale(moves: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.float64], int]:
     """Lower-quartile scale of each row of [K, n], held between the smallest of them and 1.5 times it: sums are noisier
     late in a window, but not by more. Rows of fewer than eight values are taken together. Also the number of values."""
-    count = np.sum(~np.isnan(moves), axis=-1)
+    quarter, count = _quarter_scale(moves)
     total = int(count.sum())
     if (count < 8).any():
-        moves, count = moves.reshape(1, -1), np.array([total])
-    place = np.maximum((count - 1) // 4, 0)[:, None]
-    quarter = np.take_along_axis(np.sort(moves, axis=-1), place, -1)[:, 0] * QUARTER_TO_SIGMA / math.sqrt(2)
+        quarter, _ = _quarter_scale(moves.reshape(1, -1))
     least = float(np.min(quarter))
-    return np.clip(quarter.astype(np.float64), least, 1.5 * least), total
+    return np.clip(quarter, least, 1.5 * least), total
 
 
 def screen(logs: Logs, scale: Scale, ratio: float) -> tuple[Index, Logs]:
@@ -200,9 +219,9 @@ def _residuals(logs: Logs, index: Index, values: Logs) -> Residuals:
     same = logs[rank, target, step, :].copy()
     same[np.arange(len(values)), micro] = np.nan
     reference = history
-    if steps < 6:
+    if steps < FEW_STEPS:
         reference = np.concatenate([reference, same], axis=1)
-    few = np.sum(~np.isnan(reference), axis=1) < 5
+    few = np.sum(~np.isnan(reference), axis=1) < MIN_REFERENCE
     if few.any() and logs.shape[0] > 1:
         peers = np.moveaxis(logs[:, target, step, micro], 0, 1).copy()
         peers[np.arange(len(values)), rank] = np.nan

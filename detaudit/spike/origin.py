@@ -70,8 +70,9 @@ def from_changed_weights(group: Mapping[str, Any]) -> bool:
 
 
 def may_be_from_weights(group: Mapping[str, Any]) -> bool:
-    """The same, or all ranks in a step of a single micro-step, where nothing tells data and weights apart."""
-    return from_changed_weights(group) or (group["scope"] == "all ranks" and group["micro_step"] is None)
+    """The same, or several ranks in a step of a single micro-step, where nothing tells data and weights apart."""
+    several = group["scope"] in ("all ranks", "some ranks")
+    return from_changed_weights(group) or (several and group["micro_step"] is None)
 
 
 def _verdict(verdict: str, candidates: list[str], evidence: list[str], decided_by: str) -> dict[str, Any]:

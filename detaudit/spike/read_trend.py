@@ -25,6 +25,7 @@ MAGIC = b"SQLite format 3\0"
 CLIPPED_INFINITY = 1e9
 """data2db clips finite values to +-1e9 and writes infinities as +-(1e9 + 1)."""
 FETCH = 65536
+_NULL = -8.5e300  # stands in for NULL on the way through fromiter; no statistic is clipped there
 
 
 @dataclass
@@ -107,35 +108,44 @@ def _cube(
 ) -> tuple[MetricCube | None, int]:
     """One metric streamed in primary-key order. A target is (name, chunk); its micro-step is a coordinate."""
     builder = CubeBuilder(metric, "norm" if statistics == ["norm"] else "absmax", declared)
-    used = {
-        row[0] for row in connection.execute("SELECT DISTINCT target_id FROM trend_data WHERE metric_id = ?", (number,))
-    }
     size = 1 + max((row[0] for row in targets), default=0)
     place = np.zeros(size, dtype=np.int32)
     micro_of = np.zeros(size, dtype=np.int16)
     for target, name, vpp, micro in targets:
-        if target in used:
-            place[target] = builder.target_id(name, vpp)
-            micro_of[target] = micro
+        place[target] = builder.target_id(name, vpp)
+        micro_of[target] = micro
     clipped = 0
-    (last_rank,) = connection.execute("SELECT max(rank) FROM trend_data").fetchone()
-    query = f"SELECT rank, step, target_id, {', '.join(statistics)} FROM trend_data WHERE metric_id = ?"
-    cursor = connection.execute(query, (number,))
-    while rows := cursor.fetchmany(FETCH):
-        table = np.array(rows, dtype=np.float64)  # NULL becomes NaN
-        values = table[:, 3] if len(statistics) == 1 else largest_magnitude(table[:, 3], table[:, 4])
-        values, infinite = unclip(values)
-        clipped += infinite
-        ids = table[:, 2].astype(np.int64)
-        ranks = table[:, 0].astype(np.int64)
-        bounds = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-        for first, last in itertools.pairwise(bounds):
-            part = slice(first, last)
-            micro_steps = micro_of[ids[part]] if declared else None
-            builder.add(int(ranks[first]), table[part, 1].astype(np.int64), place[ids[part]], values[part], micro_steps)
+    columns = ", ".join(f"ifnull({statistic}, {_NULL!r})" for statistic in statistics)
+    query = f"SELECT step, target_id, {columns} FROM trend_data WHERE rank = ? AND metric_id = ?"
+    width = 2 + len(statistics)
+    ranks = _ranks(connection)
+    for done, rank in enumerate(ranks, 1):
+        cursor = connection.execute(query, (rank, number))
+        while rows := cursor.fetchmany(FETCH):
+            flat = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.float64, count=width * len(rows))
+            table = flat.reshape(len(rows), width)
+            table[table == _NULL] = np.nan
+            values = table[:, 2].copy() if width == 3 else largest_magnitude(table[:, 2], table[:, 3])
+            values, infinite = unclip(values)
+            clipped += infinite
+            ids = table[:, 1].astype(np.int64)
+            micro_steps = micro_of[ids] if declared else None
+            builder.add(rank, table[:, 0].astype(np.int64), place[ids], values, micro_steps)
         if progress:
-            progress(f"reading {metric}", int(ranks[-1]) + 1, int(last_rank) + 1)
-    return (builder.build() if builder.rows else None), clipped
+            progress(f"reading {metric}", done, len(ranks))
+    return (builder.build().without_empty_targets() if builder.rows else None), clipped
+
+
+def _ranks(connection: sqlite3.Connection) -> list[int]:
+    """The ranks, one seek in the primary key each."""
+    found: list[int] = []
+    last = -1
+    while True:
+        (rank,) = connection.execute("SELECT min(rank) FROM trend_data WHERE rank > ?", (last,)).fetchone()
+        if rank is None:
+            return found
+        found.append(rank)
+        last = rank
 
 
 def unclip(values: Floats) -> tuple[Floats, int]:

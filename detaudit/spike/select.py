@@ -143,11 +143,13 @@ def _cause_unseen(
             f"all recorded ranks are abnormal throughout step {first['optimizer_step']}, which is what an earlier "
             f"abnormal gradient leaves behind; rank(s) {missing} were not recorded"
         )
-    if from_changed_weights(first) and first["position"][0] > 0:
+    grown = any(p.qualifies and p.to_position == first["position"][0] for p in points)
+    partly = grown and first["scope"] == "some ranks" and first["whole_window"]
+    if (partly or from_changed_weights(first)) and first["position"][0] > 0:
         return before, (
-            f"all ranks are abnormal from the first micro-step of step {first['optimizer_step']} on: the weights had "
-            "changed before it, and no abnormal gradient was seen in the step before (optimizer, learning rate, or a "
-            "gradient within the noise)"
+            f"{first['scope']} are abnormal from the first micro-step of step {first['optimizer_step']} on: the "
+            "weights had changed before it, and no abnormal gradient was seen in the step before (optimizer, learning "
+            "rate, or a gradient within the noise)"
         )
     return None
 

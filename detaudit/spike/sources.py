@@ -93,6 +93,7 @@ def load(
             notes.append("step or rank missing in the path of a dump: taken as 0")
         return _loaded(os.fspath(source), DUMP, {PARAMETERS_GRAD: cube}, (PARAMETERS_GRAD,), metric, notes=notes)
     wanted = (*GRADIENT_METRICS, *OPTIMIZER_METRICS, "param_origin", "param_updated", *([metric] if metric else []))
+    wanted = tuple(dict.fromkeys(wanted))
     if kind == TREND:
         trend = read_trend(source, wanted, progress)
         loaded = _loaded(trend.source, TREND, trend.cubes, trend.available, metric, flat=trend.flat)
@@ -100,7 +101,7 @@ def load(
         if trend.clipped:
             loaded.notes.append(f"{trend.clipped} value(s) were clipped infinities")
         return loaded
-    run = read_csv(source, tuple(dict.fromkeys(wanted)), parser, progress)
+    run = read_csv(source, wanted, parser, progress)
     loaded = _loaded(run.source, CSV, run.cubes, run.available, metric)
     loaded.rows = run.rows
     loaded.notes.append(f"parsed with {run.parser}")

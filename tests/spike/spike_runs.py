@@ -153,7 +153,7 @@ def truth(spec: Spec) -> Truth:
     if recorded == 1 and spec.scope == "all":
         rank = next(r for r in range(spec.ranks) if r not in spec.missing)
     if spec.scope == "all" and spec.missing and spec.window == 1:
-        return Truth(INSUFFICIENT if not spec.value else FREE, rank, **fixed)
+        return Truth(INSUFFICIENT if not spec.value and margin > 0.25 else FREE, rank, **fixed)
     cold = spec.step == 0 and (spec.scope == "all" or recorded < 2) and not spec.value
     return Truth(DETERMINED if margin > 0.25 and not cold else FREE, rank, **fixed)
 
@@ -178,7 +178,9 @@ def _margin(spec: Spec) -> float:
         bar *= 1.5
     unlucky = np.quantile(spiked, 0.005) - np.median(usual)
     lag = abs(spec.slope) * 9
-    tainted = spec.step < 3 and spec.gain_steps >= 4
+    # A cell of the first three steps is judged against what follows, which may be contaminated for the most part.
+    follow = min(spec.gain_steps, spec.steps - 1 - spec.step, 8)
+    tainted = spec.step < 3 and 2 * follow >= min(spec.steps - 1, 8)
     return float(unlucky - bar - lag - (math.log(spec.gain) if tainted else 0.0))
 
 
