@@ -42,8 +42,8 @@ class Group:
     targets_seen: int
     first_target: int
     whole_window: bool
-    """Begins with the first micro-step, and the later micro-steps of the step are as large in proportion: what changed
-    weights do, and one bad micro-batch does not. Always False for a window of one."""
+    """The other micro-steps of the step are as large in proportion: what changed weights do, and one bad micro-batch
+    does not. Always False for a window of one."""
 
 
 def groups_of(cube: MetricCube, found: Anomalies, blame_ranks: bool, limit: int, mode: str = "") -> list[Group]:
@@ -86,12 +86,12 @@ def _group(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], bla
         targets=len(np.unique(found.target[pool])),
         targets_seen=int(seen.any(axis=0).sum()),
         first_target=int(found.target[own].min()),
-        whole_window=micro == 0 and _whole_window(cube, found, pool, mode),
+        whole_window=_whole_window(cube, found, pool, mode, micro),
     )
 
 
-def _whole_window(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], mode: str) -> bool:
-    """Whether the later micro-steps share the deviation of the first, over the cells of a group.
+def _whole_window(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int64], mode: str, micro: int) -> bool:
+    """Whether the other micro-steps of the step share the deviation, over the cells of a group, abnormal or not.
 
     An accumulated sum that merely carries one huge first gradient hardly grows any more; a whole window scaled up grows
     like any other window.
@@ -100,6 +100,8 @@ def _whole_window(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int6
         return False
     rank, target, step = found.rank[cells], found.target[cells], found.step[cells]
     if mode == CUMULATIVE:
+        if micro:
+            return False
         with np.errstate(divide="ignore", invalid="ignore"):
             series = cube.values[:, np.unique(target)]
             growth = np.log(series[..., -1] / series[..., 0])
@@ -107,8 +109,8 @@ def _whole_window(cube: MetricCube, found: Anomalies, cells: npt.NDArray[np.int6
         usual = median_of(np.where(np.isfinite(growth), growth, np.nan))
         here = median_of(np.where(np.isfinite(own), own, np.nan))
         return bool(usual > 0 and here > usual / 2)
-    later = found.logs[rank, target, step, 1:] - np.log(found.reference[cells])[:, None]
-    return bool(median_of(later) > SHARED * median_of(found.distance[cells]))
+    beside = np.delete(found.logs[rank, target, step], micro, axis=1) - np.log(found.reference[cells])[:, None]
+    return bool(median_of(beside) > SHARED * median_of(found.distance[cells]))
 
 
 def _lead(found: Anomalies, own: npt.NDArray[np.int64]) -> int:

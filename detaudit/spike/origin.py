@@ -39,7 +39,7 @@ def origin_of(
         evidence.append(f"ranks: {root['scope']}")
         return _verdict(UNPROVEN, [DATA, HARDWARE, WEIGHTS], evidence, "grad_unreduced of every rank")
     if from_changed_weights(root):
-        evidence.append("all ranks are abnormal from the first micro-step on, through the whole step: changed weights")
+        evidence.append("all ranks are abnormal through the whole step: changed weights")
         if any(g["position"][0] == step - 1 for g in groups):
             evidence.append("the step before holds an abnormal gradient that went into them")
             return _verdict(WEIGHTS, [WEIGHTS], evidence, "")
@@ -65,7 +65,7 @@ def _one_rank(root: Mapping[str, Any], evidence: list[str], replay: Replay | Non
 
 
 def from_changed_weights(group: Mapping[str, Any]) -> bool:
-    """Whether all ranks are abnormal from the first micro-step through the whole step."""
+    """Whether all ranks are abnormal through the whole step."""
     return group["scope"] == "all ranks" and bool(group["whole_window"])
 
 

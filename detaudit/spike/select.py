@@ -7,6 +7,7 @@ earlier neighbour while that is abnormal), `_choose` (the micro-step, against th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from detaudit.spike.origin import Replay, from_changed_weights, may_be_from_weig
 
 ROOT, NONE_SEEN, INSUFFICIENT, QUESTION = "root", "none seen", "insufficient", "question"
 MAX_ROWS = 50
+WEAK = 0.15
+"""Log distance above its threshold below which a lone abnormal cell is a candidate only."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,10 @@ def select(
         return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, unseen[1])
     chosen, verification = _choose([g for g in groups if g["position"][0] == step], benchmark)
     result["cross_device_verification"] = verification
+    if _weak(chosen, points):
+        result["first_seen_coordinate"] = _coordinate(chosen)
+        why = f"{_sentence(chosen)}: one cell just above its threshold and no growth after it, a candidate and no root"
+        return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, why)
     result["root_cause_coordinate"] = _coordinate(chosen)
     result["root_opt_step"] = chosen["optimizer_step"]
     result["candidates"] = [_candidate(g, verification) for g in groups[:MAX_ROWS]]
@@ -147,11 +154,19 @@ def _cause_unseen(
     partly = grown and first["scope"] == "some ranks" and first["whole_window"]
     if (partly or from_changed_weights(first)) and first["position"][0] > 0:
         return before, (
-            f"{first['scope']} are abnormal from the first micro-step of step {first['optimizer_step']} on: the "
-            "weights had changed before it, and no abnormal gradient was seen in the step before (optimizer, learning "
+            f"{first['scope']} are abnormal throughout step {first['optimizer_step']}: the weights "
+            "had changed before it, and no abnormal gradient was seen in the step before (optimizer, learning "
             "rate, or a gradient within the noise)"
         )
     return None
+
+
+def _weak(group: Group, points: Sequence[TurningPoint]) -> bool:
+    """Whether a root would rest on one cell within WEAK of its threshold, with no turning point to support it."""
+    lead = group["lead"]
+    if group["cells"] > 1 or lead["deviation_ratio"] is None or any(point.qualifies for point in points):
+        return False
+    return abs(math.log(lead["deviation_ratio"])) < math.log(lead["threshold_ratio"]) + WEAK
 
 
 def _choose(candidates: Sequence[Group], benchmark: Mapping[str, Any] | None) -> tuple[Group, list[dict[str, Any]]]:

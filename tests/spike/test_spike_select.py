@@ -298,3 +298,13 @@ def test_numbers_of_ranks_are_python_numbers(make_cube) -> None:  # type: ignore
     g[1, 2, 9, 1] *= 10
     root = select(of_cube(make_cube(g, ranks=(3, 5, 7, 9), steps=tuple(range(100, 112)))))["root_cause_coordinate"]
     assert (root["rank"], root["optimizer_step"]) == (5, 109) and not isinstance(root["rank"], np.integer)
+
+
+def test_one_cell_at_its_threshold_is_a_candidate_and_no_root(make_cube) -> None:  # type: ignore[no-untyped-def]
+    g = noisy((4, 6, 20, 1), noise=0.02)
+    g[2, 3, 11] = 2.08
+    result = select(of_cube(make_cube(g)))
+    assert (result["outcome"], result["exit_code"], result["root_cause_coordinate"]) == ("insufficient", 3, None)
+    assert result["first_seen_coordinate"]["rank"] == 2 and "a candidate and no root" in result["reasoning"][-1]
+    g[2, 3, 11] = 3.0
+    assert select(of_cube(make_cube(g)))["root_cause_coordinate"]["rank"] == 2
