@@ -184,7 +184,7 @@ def truth(args: argparse.Namespace) -> None:
 
     ours: list[tuple[str, str]] = []
     seeds: list[tuple[str, str]] = []
-    for seed in range(args.cases):
+    for seed in range(args.first, args.first + args.cases):
         spec = spike_runs.random_spec(seed)
         label = spike_runs.truth(spec)
         with tempfile.TemporaryDirectory() as folder:
@@ -221,6 +221,7 @@ def main() -> None:
     single.add_argument("--peer", choices=tuple(PEERS), required=True)
     scoring = verbs.add_parser("truth")
     scoring.add_argument("--cases", type=int, default=600)
+    scoring.add_argument("--first", type=int, default=0, help="first seed; take one that nothing was tuned on")
     args = parser.parse_args()
     {"make": make, "run": run, "one": one, "truth": truth}[args.verb](args)
 

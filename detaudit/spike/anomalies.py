@@ -63,9 +63,10 @@ class Anomalies:
         return len(self.rank)
 
 
-def find(cube: MetricCube, mode: str, rate: float = 0.01, ratio: float = 2.0) -> Anomalies:
+def find(cube: MetricCube, mode: str, rate: float = 0.01, ratio: float = 2.0, drops: bool = True) -> Anomalies:
     """Abnormal cells of a folded cube. `mode` is cumulative or independent; `rate` the false alarms per run under
-    log-normal noise; `ratio` the smallest factor that counts."""
+    log-normal noise; `ratio` the smallest factor that counts. `drops` is False where the window is unknown: the resets
+    of an unseen accumulation would be taken for them."""
     added = contributions(cube.values) if mode == CUMULATIVE else cube.values
     logs = log_norms(added)
     if mode == CUMULATIVE:
@@ -88,7 +89,7 @@ def find(cube: MetricCube, mode: str, rate: float = 0.01, ratio: float = 2.0) ->
         late = step >= ENOUGH_HISTORY
         # A gradient that merely failed to decay yet is no rise: it must also stand above the steps before it.
         rise &= late | np.isnan(found.before) | (found.before > math.log(ratio))
-        drop = known & late & (found.distance < -bar)
+        drop = known & late & (found.distance < -bar) & drops
     if mode == CUMULATIVE:
         drop &= micro == 0  # later contributions fall by anti-correlation alone
     first = rise & (step == 0) & ~(found.beside > math.log(ratio))

@@ -105,7 +105,8 @@ def detect(loaded: Loaded, options: Options | None = None) -> dict[str, Any]:
     }
     if folded.accumulation.mode == UNDECIDED:
         return result
-    found = find(cube, folded.accumulation.mode, options.rate, options.ratio)
+    known_window = folded.window.evidence != "none"
+    found = find(cube, folded.accumulation.mode, options.rate, options.ratio, known_window)
     groups = groups_of(cube, found, not reduced, MAX_GROUPS, folded.accumulation.mode)
     result["other_metrics"] = {name: _earliest(other, folded, options) for name, other in sorted(loaded.others.items())}
     _fill(result, folded, found, groups, options, below_resolution(cube))
@@ -117,7 +118,10 @@ def _outcome(result: Mapping[str, Any], found: Anomalies, kind: str) -> tuple[st
     elsewhere = any(other and other["count"] for other in result["other_metrics"].values())
     if len(found) or (elsewhere and found.judged):
         return FOUND, EXIT_DIVERGED
-    if not found.judged or result["not_seen"] or found.unjudged:
+    unknown = result["sharding_analysis"]["window_evidence"] == "none"
+    if unknown:
+        result["not_seen"].append("the window is unknown: sums of several micro-steps may hide what one of them held")
+    if unknown or not found.judged or result["not_seen"] or found.unjudged:
         if not found.judged:
             why = "no cell has a history to be judged against"
             result["not_seen"].append(why + ("; candidates by absolute norm only" if kind == DUMP else ""))

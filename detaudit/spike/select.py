@@ -75,16 +75,17 @@ def select(
     result["earlier_in_other_metrics"] = _other_metrics(phase1, groups)
     if not groups:
         return _without_gradient(result, phase1)
-    step, reasons = _root_step(groups, points)
+    firm = [g for g in groups if not _weak(g)]
+    step, reasons = _root_step(firm or groups, points)
     result["reasoning"].extend(reasons)
-    unseen = _cause_unseen(groups, points, phase1)
+    unseen = _cause_unseen(firm or groups, points, phase1)
     if unseen:
         result["first_seen_coordinate"] = _coordinate(groups[0])
         result["root_opt_step"] = unseen[0]
         return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, unseen[1])
-    chosen, verification = _choose([g for g in groups if g["position"][0] == step], benchmark)
+    chosen, verification = _choose([g for g in firm or groups if g["position"][0] == step], benchmark)
     result["cross_device_verification"] = verification
-    if _weak(chosen, points):
+    if not firm and not any(point.qualifies for point in points):
         result["first_seen_coordinate"] = _coordinate(chosen)
         why = f"{_sentence(chosen)}: one cell just above its threshold and no growth after it, a candidate and no root"
         return _ended(result, INSUFFICIENT, EXIT_INCONCLUSIVE, why)
@@ -161,10 +162,10 @@ def _cause_unseen(
     return None
 
 
-def _weak(group: Group, points: Sequence[TurningPoint]) -> bool:
-    """Whether a root would rest on one cell within WEAK of its threshold, with no turning point to support it."""
+def _weak(group: Group) -> bool:
+    """Whether a group is one cell within WEAK of its threshold: such a one never moves a root that others support."""
     lead = group["lead"]
-    if group["cells"] > 1 or lead["deviation_ratio"] is None or any(point.qualifies for point in points):
+    if group["cells"] > 1 or lead["deviation_ratio"] is None:
         return False
     return abs(math.log(lead["deviation_ratio"])) < math.log(lead["threshold_ratio"]) + WEAK
 

@@ -415,3 +415,14 @@ def test_tables_stay_bounded_and_say_what_they_left_out(make_cube) -> None:  # t
     assert result["summary"]["anomalies_total"] > result["summary"]["anomalies_listed"]
     assert len(result["heat"]["steps"]) <= 240 and result["heat"]["steps_per_column"] == 5
     assert len(result["groups"]) <= 200
+
+
+def test_resets_of_an_unseen_window_are_no_drops(make_cube) -> None:  # type: ignore[no-untyped-def]
+    g = noisy((2, 6, 2, 30), noise=0.05)
+    flat = accumulate(g, np.random.default_rng(0)).reshape(2, 6, 60, 1)[:, :, :33]
+    cube = make_cube(flat, micro_declared=False)
+    result = detect(Loaded("x", "trend.db", cube, {}, ("grad_unreduced",), flat=True))
+    assert result["sharding_analysis"]["window_evidence"] == "none"
+    assert (result["anomalies"], result["outcome"]) == ([], "insufficient")
+    assert "the window is unknown" in result["not_seen"][0]
+    assert len(find(cube, INDEPENDENT)) > 0, "they would be drops if the window were known to be one"

@@ -308,3 +308,13 @@ def test_one_cell_at_its_threshold_is_a_candidate_and_no_root(make_cube) -> None
     assert result["first_seen_coordinate"]["rank"] == 2 and "a candidate and no root" in result["reasoning"][-1]
     g[2, 3, 11] = 3.0
     assert select(of_cube(make_cube(g)))["root_cause_coordinate"]["rank"] == 2
+
+
+def test_a_lone_cell_at_its_threshold_does_not_move_a_firm_root(make_cube) -> None:  # type: ignore[no-untyped-def]
+    g = noisy((4, 6, 20, 1), noise=0.02)
+    g[2, 3, 11] = 2.08
+    g[1, 2:, 12] *= 50
+    result = select(of_cube(make_cube(g)))
+    root = result["root_cause_coordinate"]
+    assert (root["optimizer_step"], root["rank"]) == (12, 1)
+    assert [row["optimizer_step"] for row in result["earlier_anomalies"]] == [11]

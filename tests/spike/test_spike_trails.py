@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,19 @@ def test_a_trail_without_stats_or_gradients_is_refused_with_the_cure() -> None:
 def test_trails_may_be_iterators() -> None:
     loaded = load_trails({3: iter(trail(3)), 5: iter(trail(5))}, "run")
     assert loaded.main.ranks == (3, 5) and np.isfinite(loaded.main.values).all()
+
+
+def test_the_real_reader_feeds_the_room(tmp_path: Path) -> None:
+    writer = pytest.importorskip("detaudit.trail.writer", reason="the trail room is not part of this checkout")
+    from detaudit.cli.spike import open_trails
+    from detaudit.core.model import RunManifest
+
+    for rank in range(3):
+        held = writer.TrailWriter(tmp_path / f"rank{rank}.trail", RunManifest())
+        for record in trail(rank, spike=(8, 1) if rank == 2 else None):
+            held.step(record.step, record.layout, record.digests, record.stats)
+        held.close()
+    trails = open_trails(str(tmp_path))
+    assert sorted(trails) == [0, 1, 2]
+    root = select(detect(load_trails(trails, "run")))["root_cause_coordinate"]
+    assert (root["rank"], root["optimizer_step"]) == (2, 8)
