@@ -16,6 +16,7 @@ from detaudit.core.errors import UnreadableError
 
 CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"[-+.0-9eE]*")
 _DECODER = json.JSONDecoder()
 _SLACK = 64
 
@@ -113,7 +114,9 @@ class JsonMembers:
                     raise UnreadableError(f"{self.path}: {error.msg} at character {where}") from error
                 self._fill()
                 continue
-            if end < len(self._text) or not isinstance(value, int | float):
+            # A number at the very end of the text may go on, and one before a cut-off `.` or `e` has not ended.
+            rest = _NUMBER.match(self._text, end)
+            if not isinstance(value, int | float) or (rest and rest.end() < len(self._text)):
                 self._at = end
                 return value
-            self._fill()  # a number at the very end of the text may go on
+            self._fill()

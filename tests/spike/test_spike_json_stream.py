@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -101,10 +100,10 @@ def test_what_is_broken_in_the_middle_is_an_error_with_its_place(tmp_path: Path,
 
 def test_a_number_at_the_edge_of_a_chunk_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.json"
-    path.write_text('{"a": 123456, "b": 7}')
-    for chunk in range(1, 22):
+    path.write_text('{"a": 123456, "b": 10.25, "c": -1.5e-07}')
+    for chunk in range(1, 42):
         monkeypatch.setattr(json_stream, "CHUNK", chunk)
-        assert read(path)[0] == {"a": 123456, "b": 7}
+        assert read(path)[0] == {"a": 123456, "b": 10.25, "c": -1.5e-07}
 
 
 @pytest.mark.slow
@@ -136,4 +135,3 @@ def test_half_a_gigabyte_in_bounded_memory(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert int(count) == 11_000 and int(peak) < 400 << 10, "kilobytes"
-    assert resource.RUSAGE_SELF is not None
