@@ -24,12 +24,17 @@ def reference() -> str:
     os.environ["COLUMNS"] = "80"
     from detaudit.cli import build_parser
 
-    parser = build_parser()
-    parts = [HEAD, block("detaudit", parser)]
+    return "\n".join([HEAD, *blocks("detaudit", build_parser())])
+
+
+def blocks(title: str, parser: argparse.ArgumentParser) -> list[str]:
+    """The help of a parser, then of the verbs in it."""
+    parts = [block(title, parser)]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            parts += [block(f"detaudit {name}", verb) for name, verb in action.choices.items()]
-    return "\n".join(parts)
+            for name, verb in action.choices.items():
+                parts += blocks(f"{title} {name}", verb)
+    return parts
 
 
 def block(title: str, parser: argparse.ArgumentParser) -> str:

@@ -22,6 +22,7 @@ from detaudit.cli.export import ExportVerb
 from detaudit.cli.ranks import RanksVerb
 from detaudit.cli.record import RecordVerb
 from detaudit.cli.show import ShowVerb
+from detaudit.cli.spike import SpikeVerb
 from detaudit.cli.verify import VerifyVerb
 from detaudit.core.errors import DetauditError
 
@@ -57,6 +58,7 @@ VERBS: tuple[Verb, ...] = (
     VerifyVerb(),
     ExportVerb(),
     DoctorVerb(),
+    SpikeVerb(),
 )
 
 

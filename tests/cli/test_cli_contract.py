@@ -32,10 +32,19 @@ VERBS = {
     "export": {"--format", "-o", "--output"},
     "doctor": set(),
 }
+SPIKE = {"-o", "--output", "--lang"}
+SPIKE_VERBS = {
+    "detect": {"--csv", "--trend", "--dump", "--trail", "--parser", "--metric", "--rate", "--ratio", "--window"}
+    | {"--accumulation", "--world-size", "--limit"},
+    "select": {"--phase1", "--npu", "--gpu", "--majority", "--growth"},
+    "trace": {"--phase1", "--phase2", "--coordinate", "--micro-step", "--no-control"}
+    | {f"--dump-{side}" for side in "abcd"},
+    "report": {"--phase1", "--phase2", "--phase3", "--format"},
+}
 
 
-def parsers():
-    parser = cli.build_parser()
+def parsers(parser=None):
+    parser = parser or cli.build_parser()
     action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return action.choices
 
@@ -46,11 +55,15 @@ def flags(parser):
 
 class TestShape:
     def test_verbs(self):
-        assert list(parsers()) == list(VERBS)
+        assert list(parsers()) == [*VERBS, "spike"]
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_flags(self, verb):
         assert flags(parsers()[verb]) == VERBS[verb] | {"--json"}
+
+    @pytest.mark.parametrize("verb", SPIKE_VERBS)
+    def test_flags_of_spike(self, verb):
+        assert flags(parsers(parsers()["spike"])[verb]) == SPIKE_VERBS[verb] | SPIKE | {"--json"}
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_the_docstring_is_the_help(self, verb):
