@@ -21,7 +21,7 @@ def vocabulary(documents):
 
 
 class Adapter(nn.Module):
-    def __init__(self, vocab, width=16, rank=4):
+    def __init__(self, vocab, width=64, rank=64):
         super().__init__()
         self.up = nn.Parameter(torch.empty(rank, width))
         self.embed = nn.Embedding(vocab, width)
