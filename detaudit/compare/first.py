@@ -47,10 +47,22 @@ def compare_trails(a: TrailReader, b: TrailReader, selection: Selection | None =
 
 
 def _common_steps(a: TrailReader, b: TrailReader) -> list[int]:
-    if a.steps == b.steps:
+    clash = _tails_of_one(a, b)
+    if a.steps == b.steps and not clash:
         return a.steps
-    other = set(b.steps)
+    other = set(b.steps) - clash
     return [step for step in a.steps if step in other]
+
+
+def _tails_of_one(a: TrailReader, b: TrailReader) -> set[int]:
+    """Numbers that one run gave to its tail and the other to a step: the first run had ended there."""
+    return {
+        left.steps[-1]
+        for left, right in ((a, b), (b, a))
+        if _ends_in_tail(left, left.steps)
+        and (place := right.position(left.steps[-1])) is not None
+        and right.layout(place).kind is not StepKind.TAIL
+    }
 
 
 def _ends_in_tail(trail: TrailReader, steps: Sequence[int]) -> bool:
@@ -177,7 +189,7 @@ def _layout_difference(left: _Side, right: _Side, step: int, rank: str) -> Diver
 def _first_missing_step(a: TrailReader, b: TrailReader, common: Sequence[int]) -> int | None:
     if len(common) == len(a.steps) == len(b.steps):
         return None
-    alone = set(a.steps) ^ set(b.steps)
+    alone = (set(a.steps) ^ set(b.steps)) | _tails_of_one(a, b)
     return min((step for step in alone if was_asked(a, step) and was_asked(b, step)), default=None)
 
 
@@ -188,13 +200,17 @@ def was_asked(trail: TrailReader, step: int) -> bool:
 
 
 def _ended(a: TrailReader, b: TrailReader, step: int, rank: str) -> Finding:
-    def state(trail: TrailReader) -> str:
-        return "present" if trail.position(step) is not None else ""
+    """One run has a step that the other has not: the other was in its tail, or over."""
 
-    holder = a if a.position(step) is not None else b
+    def holds(trail: TrailReader) -> bool:
+        place = trail.position(step)
+        return place is not None and (trail.layout(place).kind is not StepKind.TAIL or step not in _tails_of_one(a, b))
+
+    holder = a if holds(a) else b
     optimizer = holder.layout(_at(holder, step)).optimizer
     note = f"the step is missing in the {'second' if holder is a else 'first'} run"
-    first = Divergence(step, "step", DivergenceKind.MISSING, rank, 0, optimizer, state(a), state(b), None, note)
+    state_a, state_b = ("present" if holds(trail) else "" for trail in (a, b))
+    first = Divergence(step, "step", DivergenceKind.MISSING, rank, 0, optimizer, state_a, state_b, None, note)
     return Finding(first, (first,), equal_before=0)
 
 

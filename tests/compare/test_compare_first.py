@@ -174,6 +174,17 @@ class TestTail:
         first = first_of(tmp_path, how, {**how, "changes": {(4, "param.w"): 1}})
         assert (first.step, first.leaf, first.note) == (4, "param.w", "after the last update")
 
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_a_run_that_ended_earlier_lacks_the_step_at_which_it_is_in_its_tail(self, tmp_path, swapped):
+        short, long = {"steps": 5, "layouts": {4: self.TAIL}}, {"steps": 9, "layouts": {8: self.TAIL}}
+        first = first_of(tmp_path, *((long, short) if swapped else (short, long)))
+        assert (first.step, first.leaf, first.kind) == (4, "step", DivergenceKind.MISSING)
+        assert (first.run_a, first.run_b) == (("present", "") if swapped else ("", "present"))
+
+    def test_a_killed_run_with_as_many_steps_lacks_the_tail(self, tmp_path):
+        first = first_of(tmp_path, {"steps": 5, "layouts": {4: self.TAIL}}, {"steps": 5})
+        assert (first.step, first.kind, first.run_a) == (4, DivergenceKind.MISSING, "")
+
     def test_a_tail_alone_is_no_step(self, tmp_path):
         how = {"steps": 1, "base": self.TAIL}
         assert compare_trails(*trail_pair(tmp_path, how, how)).steps_compared == 0
