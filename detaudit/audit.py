@@ -52,7 +52,9 @@ class Request:
     leaves: tuple[str, ...] = ()
 
     def settings(self, label: str) -> env.Settings:
-        return env.Settings(str((self.directory / label).resolve()), self.every, self.steps, self.stats, self.leaves)
+        directory = str((self.directory / label).resolve())
+        settings = env.Settings(directory, self.every, self.steps, self.stats, self.leaves)
+        return env.with_dump(settings, os.environ, label)
 
 
 def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
