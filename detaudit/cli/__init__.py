@@ -18,6 +18,7 @@ import detaudit
 from detaudit.cli.check import CheckVerb
 from detaudit.cli.diff import DiffVerb
 from detaudit.cli.doctor import DoctorVerb
+from detaudit.cli.dump import DumpVerb
 from detaudit.cli.export import ExportVerb
 from detaudit.cli.record import RecordVerb
 from detaudit.cli.show import ShowVerb
@@ -54,6 +55,7 @@ VERBS: tuple[Verb, ...] = (
     ShowVerb(),
     VerifyVerb(),
     ExportVerb(),
+    DumpVerb(),
     DoctorVerb(),
 )
 

@@ -61,7 +61,9 @@ class DumpWriter:
     def add(self, step: int, name: str, value: object) -> None:
         """Dump a tensor, array or plain value as it is now. What has no exact bytes, or none left under the limit, gets
         an entry that says so."""
-        skipped, dtype, shape, nbytes, source = "", type(value).__name__, (), 0, None
+        skipped, dtype, nbytes = "", type(value).__name__, 0
+        shape: tuple[int, ...] = ()
+        source: object = None
         try:
             dtype, shape, nbytes, source = _described(value)
             if self._bytes + nbytes > self._max_bytes:
@@ -72,7 +74,7 @@ class DumpWriter:
         except Exception as error:  # a user's own container may raise anything while it is read
             skipped = f"reading it raised {type(error).__name__}: {error}"
         entry = Entry(
-            self._entries, step, name, self.next_occurrence(step, name), dtype, tuple(shape), nbytes, skipped=skipped
+            self._entries, step, name, self.next_occurrence(step, name), dtype, shape, nbytes, skipped=skipped
         )
         if not skipped:
             entry = self._write(entry, _raw(source))
