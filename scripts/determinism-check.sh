@@ -18,7 +18,8 @@ usage: scripts/determinism-check.sh [--quick | --full] [options]
   --seed N             seed of every generator (0)
   --leaves GLOBS       compare only leaves that match, as in 'checksums.*'
   --out DIR            results (detaudit-out)
-  --debug-dump         dump the replay state at steps 0, 1 and 2, and compare it buffer by buffer
+  --debug-dump         dump the replay state at steps 0, 1 and 2, and compare it buffer by buffer; if the runs
+                       part later, once more with dumps of the steps around that
                        (DETAUDIT_DUMP_STEPS, _LEAVES, _DIR and _MAX_BYTES choose otherwise)
   --json               the verdict as JSON on stdout (and what --debug-dump found on stderr)
 TEXT
@@ -95,7 +96,7 @@ case "$workload" in
 esac
 leaves="$(printf 'checksums.%s,' "${buffers[@]}")"
 export DETAUDIT_DUMP=1
-export DETAUDIT_DUMP_STEPS="${DETAUDIT_DUMP_STEPS:-0,1,2}"
+export DETAUDIT_DUMP_STEPS="${DETAUDIT_DUMP_STEPS:-0,1,2,first-divergence}"
 export DETAUDIT_DUMP_LEAVES="${DETAUDIT_DUMP_LEAVES:-${leaves%,}}"
 
 checked=0
@@ -106,5 +107,13 @@ checked=0
 dumps="${DETAUDIT_DUMP_DIR:-$out}"
 compared=0
 ((json)) && exec >&2
-"$PYTHON" "$(dirname "${BASH_SOURCE[0]}")/compare-per-state.py" "$dumps/A" "$dumps/B" || compared=$?
+compare() {
+  "$PYTHON" "$(dirname "${BASH_SOURCE[0]}")/compare-per-state.py" "$1/A" "$1/B" || compared=$?
+}
+compare "$dumps"
+# Clean dumps of a diverged pair: it parted at a later step, and was repeated with dumps there.
+if ((checked && !compared)) && [[ -d "$dumps/first-divergence" ]]; then
+  printf '\n%s\n' "the pair again, with dumps around the step at which it first differed:"
+  compare "$dumps/first-divergence"
+fi
 exit "$((checked ? checked : compared))"

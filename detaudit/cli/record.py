@@ -41,6 +41,7 @@ class RecordVerb:
         options.progress(f"recording: {shlex.join(command)}")
         settings = env.Settings(str(directory), args.every, args.steps, args.stats, args.leaves)
         settings = env.with_dump(settings, os.environ)
+        env.refuse_first_divergence(settings)
         evidence = child.run(command, "run", settings, os.environ)
         problem = why_unusable(evidence)
         if args.json:

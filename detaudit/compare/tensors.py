@@ -50,10 +50,11 @@ class Buffer:
         return math.prod(self.shape)
 
 
-def compare_buffers(a: Buffer, b: Buffer) -> Difference | None:
+def compare_buffers(a: Buffer, b: Buffer, cancels: bool = True) -> Difference | None:
     """How two buffers differ, None when all bits are equal: NaN equals the same NaN, and -0.0 differs from 0.0.
 
-    Raises NotComparableError for another dtype or shape.
+    `cancels` says that values may be differences of larger numbers; False (sums of numbers of one sign) leaves no
+    unclear case. Raises NotComparableError for another dtype or shape.
     """
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         raise NotComparableError(f"{described(a)} in A, {described(b)} in B")
@@ -77,7 +78,8 @@ def compare_buffers(a: Buffer, b: Buffer) -> Difference | None:
         chunk=first * left.dtype.itemsize // CHUNK,
         chunks=-(-len(a.data) // CHUNK),
     )
-    return _with_distances(found, left, right, where, a.dtype)
+    found = _with_distances(found, left, right, where, a.dtype)
+    return replace(found, nearness=Nearness.FAR) if found.nearness is Nearness.UNCLEAR and not cancels else found
 
 
 def described(buffer: Buffer) -> str:

@@ -53,6 +53,7 @@ class Settings:
 
 
 DUMP_NAME = "dump"
+_FIRST = "first-divergence"
 
 
 def _text(raw: str) -> str:
@@ -83,10 +84,8 @@ def parse_globs(raw: str) -> tuple[str, ...]:
 
 
 def parse_steps(raw: str) -> tuple[int, ...]:
-    """`0,1,2` as sorted step numbers, or `first-divergence`. Raises ValueError for anything else, and for none."""
-    if raw.strip() == "first-divergence":
-        return (FIRST_DIVERGENCE,)
-    steps = {_count(part) for part in raw.split(",")}
+    """`0,1,2,first-divergence` as sorted step numbers. Raises ValueError for any other word, and for none."""
+    steps = {FIRST_DIVERGENCE if part.strip() == _FIRST else _count(part) for part in raw.split(",")}
     return tuple(sorted(steps))
 
 
@@ -100,7 +99,7 @@ TABLE: dict[str, Variable] = {
     ),
     "DETAUDIT_DUMP": Variable("keep the raw bytes of leaves (a dump) beside their digests", "0 or 1", "0", _switch),
     "DETAUDIT_DUMP_STEPS": Variable(
-        "the steps that are dumped", "step numbers parted by commas, or first-divergence", "0,1,2", parse_steps
+        "the steps that are dumped", f"step numbers, and {_FIRST}, parted by commas", "0,1,2", parse_steps
     ),
     "DETAUDIT_DUMP_LEAVES": Variable(
         "the leaves that are dumped, all when empty; '!glob' leaves out", "globs parted by commas", "", parse_globs
@@ -160,7 +159,16 @@ def write(settings: Settings) -> dict[str, str]:
 
 def spell_steps(steps: tuple[int, ...]) -> str:
     """The text that `parse_steps` reads."""
-    return "first-divergence" if steps == (FIRST_DIVERGENCE,) else ",".join(map(str, steps))
+    return ",".join(_FIRST if step == FIRST_DIVERGENCE else str(step) for step in steps)
+
+
+def refuse_first_divergence(settings: Settings) -> None:
+    """Raises UsageError where a single run is asked to dump a step that only a pair can know."""
+    if settings.dump and FIRST_DIVERGENCE in settings.dump_steps:
+        raise UsageError(
+            f"DETAUDIT_DUMP_STEPS={spell_steps(settings.dump_steps)}: where two runs first differ takes two runs, and "
+            "this is one; use it with `detaudit check`, or name the steps"
+        )
 
 
 def with_dump(settings: Settings, environ: Mapping[str, str], label: str = "") -> Settings:

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from detaudit.core.env import FIRST_DIVERGENCE, Settings
-from detaudit.core.errors import UsageError
+from detaudit.core.env import Settings, refuse_first_divergence
 from detaudit.core.names import Selection, matches, occurrence
 from detaudit.dump.manifest import Header
 from detaudit.dump.writer import DumpWriter
@@ -109,9 +108,5 @@ def open_sink(settings: Settings, process: Callable[[], str]) -> DumpSink:
 
     Raises UsageError for steps that a single run cannot know.
     """
-    if FIRST_DIVERGENCE in settings.dump_steps:
-        raise UsageError(
-            "DETAUDIT_DUMP_STEPS=first-divergence needs two runs, and this is one; "
-            "use it with `detaudit check`, or name the steps"
-        )
+    refuse_first_divergence(settings)
     return DumpSink(settings, process)

@@ -18,7 +18,7 @@ from detaudit.core.names import merged_order
 from detaudit.dump.manifest import Entry, Header
 from detaudit.dump.reader import DumpReader
 from detaudit.explain.classify import Classification, classify
-from detaudit.explain.hypotheses import HypothesisSet
+from detaudit.explain.hypotheses import BufferDeclaration, HypothesisSet
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOTHING = Classification("", "", ())
@@ -87,8 +87,8 @@ def _compare_process(
     for step in sorted({step for step, _ in [*a.entries, *b.entries]}):
         left, right = ([leaf for at, leaf in side.entries if at == step] for side in (a, b))
         for leaf in sorted(merged_order(left, right), key=lambda leaf: ranks.get(leaf, len(ranks))):
-            name = known[leaf].name if leaf in known else leaf
-            yield _Pairing(process, step, leaf, name).compare(a, b)
+            buffer = known.get(leaf, BufferDeclaration(leaf, leaf))
+            yield _Pairing(process, step, leaf, buffer.name, buffer.cancels).compare(a, b)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ class _Pairing:
     step: int
     leaf: str
     name: str
+    cancels: bool
 
     def compare(self, a: DumpReader, b: DumpReader) -> BufferComparison:
         left, right = (side.entries.get((self.step, self.leaf)) for side in (a, b))
@@ -109,7 +110,7 @@ class _Pairing:
                 return self._result(BufferStatus.UNKNOWN, left, detail=f"{label} holds no bytes: {entry.skipped}")
         buffers = Buffer(left.dtype, left.shape, a.data(left)), Buffer(right.dtype, right.shape, b.data(right))
         try:
-            difference = compare_buffers(*buffers)
+            difference = compare_buffers(*buffers, self.cancels)
         except NotComparableError as error:
             return self._result(BufferStatus.INCOMPARABLE, left, detail=str(error))
         found = self._result(BufferStatus.DIVERGE if difference else BufferStatus.EQUAL, left)

@@ -5,7 +5,8 @@
     leaf = "checksums.priority_tree"         # the leaf that holds it
     fed_by = ["priorities"]                  # what it is computed from within a step
     fed_by_previous = ["tree"]               # and from the step before
-    optional = true                          # passed over where no dump holds it
+    optional = true                          # passed over where no dump holds it (false)
+    cancels = false                          # its values are sums of numbers of one sign: no cancellation (true)
     [hypotheses.C]
     title = "tree-rebuild nondeterminism"
     buffer = "tree"                          # explains this one being the first to differ, all that feeds it equal
@@ -36,7 +37,7 @@ VALUES: dict[str, Callable[[Difference], bool]] = {
 
 KEYS = {
     "": {"title", "buffers", "hypotheses"},
-    "buffers": {"leaf", "optional", "fed_by", "fed_by_previous"},
+    "buffers": {"leaf", "optional", "cancels", "fed_by", "fed_by_previous"},
     "hypotheses": {"title", "buffer", "explanation", *VALUES},
 }
 
@@ -45,7 +46,8 @@ KEYS = {
 class BufferDeclaration:
     """A buffer of a set: the leaf that holds it, and what feeds it within the step and from the step before.
 
-    An `optional` buffer that was not dumped is passed over: what feeds it counts as feeding what it feeds.
+    An `optional` buffer that was not dumped is passed over: what feeds it counts as feeding what it feeds. `cancels`
+    goes to `compare_buffers`.
     """
 
     name: str
@@ -53,6 +55,7 @@ class BufferDeclaration:
     fed_by: tuple[str, ...] = ()
     fed_by_previous: tuple[str, ...] = ()
     optional: bool = False
+    cancels: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,12 @@ def _check_known(where: str, name: str, buffers: Mapping[str, BufferDeclaration]
 
 def _buffer(name: str, table: Mapping[str, Any]) -> BufferDeclaration:
     where = f"buffers.{name}"
-    optional = table.get("optional", False)
-    if not isinstance(optional, bool):
-        raise UsageError(f"{where}: optional is {optional!r}; it takes true or false")
+    switches = {"optional": False, "cancels": True, **{k: table[k] for k in ("optional", "cancels") if k in table}}
+    for key, value in switches.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{where}: {key} is {value!r}; it takes true or false")
     fed_by, fed_by_previous = (_names(where, table, key) for key in ("fed_by", "fed_by_previous"))
-    return BufferDeclaration(name, _text(where, table, "leaf"), fed_by, fed_by_previous, optional)
+    return BufferDeclaration(name, _text(where, table, "leaf"), fed_by, fed_by_previous, **switches)
 
 
 def _hypothesis(name: str, table: Mapping[str, Any]) -> Hypothesis:
