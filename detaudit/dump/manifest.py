@@ -7,8 +7,8 @@ The raw files hold bytes in C order and nothing else; no part of a dump is a pic
 - header: format, version, process, command, and what was asked for (steps, leaves, max_bytes)
 - entry: number, step, leaf, occurrence, dtype, shape, nbytes, digest (of the leaf, as in a trail), sha256 (of the raw
   file), or instead of the last two `skipped`: the reason why there are no bytes
-- end: how it ended, entries, bytes, steps and globs that met nothing, SHA-256 of all lines before it. A process that
-  was killed leaves none.
+- end: how it ended, entries, bytes, steps and globs that met nothing, names that came from several threads, SHA-256 of
+  all lines before it. A process that was killed leaves none.
 
 History. Version 1: first release.
 """
@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from detaudit.core.names import occurrence
@@ -84,7 +84,8 @@ class Entry:
 @dataclass(frozen=True)
 class End:
     """How the dump ended. `limited` counts leaves left out by the byte limit; `unseen_steps` and `unseen_leaves` are
-    steps and globs that were asked for and met nothing. `sha256` covers every line before."""
+    steps and globs that were asked for and met nothing. `unordered` are names that came from several threads, whose
+    occurrences are numbered in an order that is not the program's. `sha256` covers every line before."""
 
     outcome: str
     entries: int
@@ -92,7 +93,8 @@ class End:
     limited: int
     unseen_steps: tuple[int, ...] = ()
     unseen_leaves: tuple[str, ...] = ()
-    sha256: str = field(default="")
+    unordered: tuple[str, ...] = ()
+    sha256: str = ""
 
 
 def header_line(header: Header) -> bytes:
@@ -153,6 +155,7 @@ def end_from(value: Mapping[str, Any]) -> End:
         limited=_count(value["limited"]),
         unseen_steps=tuple(map(_count, value["unseen_steps"])),
         unseen_leaves=tuple(map(_text, value["unseen_leaves"])),
+        unordered=tuple(map(_text, value["unordered"])),
         sha256=_text(value["sha256"]),
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +37,7 @@ class DumpWriter:
         self.directory = directory
         self._max_bytes = header.max_bytes
         self._occurrences: dict[tuple[int, str], int] = {}
+        self._threads: dict[tuple[int, str], set[int]] = {}
         self._entries = self._bytes = self._limited = 0
         self._hash = hashlib.sha256()
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,8 @@ class DumpWriter:
         return self._occurrences.get((step, name), 0)
 
     def pass_by(self, step: int, name: str) -> None:
-        """Count an occurrence that is not to be dumped."""
+        """Count an occurrence that is not to be dumped, and the thread that it came from."""
+        self._threads.setdefault((step, name), set()).add(threading.get_ident())
         self._occurrences[step, name] = self.next_occurrence(step, name) + 1
 
     def add(self, step: int, name: str, value: object) -> None:
@@ -84,7 +87,9 @@ class DumpWriter:
 
     def close(self, outcome: str, unseen_steps: Sequence[int] = (), unseen_leaves: Sequence[str] = ()) -> None:
         """Write the end and close. Raises OSError; the writer is closed all the same."""
-        end = End(outcome, self._entries, self._bytes, self._limited, tuple(unseen_steps), tuple(unseen_leaves))
+        unordered = sorted({name for (_, name), threads in self._threads.items() if len(threads) > 1})
+        asked = tuple(unseen_steps), tuple(unseen_leaves)
+        end = End(outcome, self._entries, self._bytes, self._limited, *asked, tuple(unordered))
         try:
             self._append(manifest.end_line(replace(end, sha256=self._hash.hexdigest())))
         finally:

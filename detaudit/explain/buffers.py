@@ -14,7 +14,7 @@ from detaudit.compare.tensors import Buffer, compare_buffers
 from detaudit.core.buffers import BufferComparison, BufferStatus, DumpVerdict
 from detaudit.core.errors import NotComparableError
 from detaudit.core.model import Outcome
-from detaudit.core.names import merged_order
+from detaudit.core.names import merged_order, occurrence
 from detaudit.dump.manifest import Entry, Header
 from detaudit.dump.reader import DumpReader
 from detaudit.explain.classify import Classification, classify
@@ -22,6 +22,9 @@ from detaudit.explain.hypotheses import BufferDeclaration, HypothesisSet
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOTHING = Classification("", "", ())
+
+Placed = dict[tuple[int, str], Entry]
+"""Entries by step and leaf."""
 
 
 def compare_dumps(
@@ -83,12 +86,34 @@ def _compare_process(
 ) -> Iterator[BufferComparison]:
     """Every leaf that either dump holds: declared buffers first, in their order, then the others as they were met."""
     known = declared.by_leaf() if declared is not None else {}
+    sides = _placed(a, _unordered(a, b)), _placed(b, _unordered(a, b))
     ranks = {leaf: place for place, leaf in enumerate(known)}
-    for step in sorted({step for step, _ in [*a.entries, *b.entries]}):
-        left, right = ([leaf for at, leaf in side.entries if at == step] for side in (a, b))
+    for step in sorted({step for step, _ in [*sides[0], *sides[1]]}):
+        left, right = ([leaf for at, leaf in side if at == step] for side in sides)
         for leaf in sorted(merged_order(left, right), key=lambda leaf: ranks.get(leaf, len(ranks))):
             buffer = known.get(leaf, BufferDeclaration(leaf, leaf))
-            yield _Pairing(process, step, leaf, buffer.name, buffer.cancels).compare(a, b)
+            yield _Pairing(process, step, leaf, buffer.name, buffer.cancels).compare(a, b, *sides)
+
+
+def _unordered(a: DumpReader, b: DumpReader) -> frozenset[str]:
+    return frozenset(name for side in (a, b) if side.end is not None for name in side.end.unordered)
+
+
+def _placed(dump: DumpReader, unordered: frozenset[str]) -> Placed:
+    """The entries by step and leaf. Occurrences that came from several threads are numbered anew by their bytes: which
+    thread came first is no difference between two runs."""
+    groups: dict[tuple[int, str], list[Entry]] = {}
+    for entry in dump.entries.values():
+        if entry.name in unordered:
+            groups.setdefault((entry.step, entry.name), []).append(entry)
+    numbers: dict[int, int] = {}
+    for entries in groups.values():
+        entries.sort(key=lambda entry: (entry.dtype, entry.shape, entry.sha256))
+        numbers.update({entry.number: index for index, entry in enumerate(entries)})
+    return {
+        (entry.step, occurrence(entry.name, numbers.get(entry.number, entry.occurrence))): entry
+        for entry in dump.entries.values()
+    }
 
 
 @dataclass(frozen=True)
@@ -101,8 +126,8 @@ class _Pairing:
     name: str
     cancels: bool
 
-    def compare(self, a: DumpReader, b: DumpReader) -> BufferComparison:
-        left, right = (side.entries.get((self.step, self.leaf)) for side in (a, b))
+    def compare(self, a: DumpReader, b: DumpReader, placed_a: Placed, placed_b: Placed) -> BufferComparison:
+        left, right = (side.get((self.step, self.leaf)) for side in (placed_a, placed_b))
         if left is None or right is None:
             return self._absent("B" if left else "A", b if left else a)
         for label, entry in (("A", left), ("B", right)):

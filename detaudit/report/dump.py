@@ -29,7 +29,9 @@ def dump_text(verdict: DumpVerdict, width: int = 100) -> str:
         rows = [[h.id, h.support, h.title, h.reason] for h in verdict.hypotheses]
         lines += table(["", "", "", ""], rows)
     lines += [f"warning: {printable(line)}" for line in verdict.warnings]
-    lines += textwrap.wrap(f"VERDICT: {printable(verdict.reason)}", width, break_long_words=False)
+    lines += textwrap.wrap(
+        f"VERDICT: {printable(verdict.reason)}", width, break_long_words=False, break_on_hyphens=False
+    )
     return "\n".join(lines) + "\n"
 
 

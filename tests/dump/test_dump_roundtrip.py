@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickletools
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -225,3 +226,25 @@ class TestOpen:
         for path, processes in (("run", 2), ("run/dump", 2), ("run/dump/rank1", 1)):
             assert len(open_dump(tmp_path / path)) == processes
         assert list(open_dump(tmp_path / "run")) == ["main", "rank1"]
+
+
+def test_names_that_came_from_several_threads_are_said(tmp_path):
+    writer = DumpWriter(tmp_path / "main", HEADER)
+    for name in ("shared", "own"):
+        writer.add(0, name, 1)
+    thread = threading.Thread(target=writer.add, args=(0, "shared", 2))
+    thread.start()
+    thread.join()
+    writer.add(1, "own", 3)
+    writer.close("complete")
+    assert DumpReader(tmp_path / "main").end.unordered == ("shared",)
+
+
+@pytest.mark.gpu
+def test_a_device_tensor_is_dumped_after_the_work_queued_on_its_stream(tmp_path):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        tensor = torch.arange(1 << 20, device="cuda") * 3
+        dump = written(tmp_path, (0, "x", tensor), header=Header("main", (), (0,), (), 1 << 24))
+    assert dump.data(only(dump)) == (np.arange(1 << 20) * 3).tobytes()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from detaudit.core.buffers import BufferStatus
 from detaudit.core.errors import NotComparableError, UnreadableError
 from detaudit.core.model import Outcome
+from detaudit.dump.manifest import Header
 from detaudit.dump.reader import open_dump
+from detaudit.dump.writer import DumpWriter
 from detaudit.explain.buffers import compare_dumps
 from detaudit.explain.hypotheses import read_set
 from tests.explain.test_explain_hypotheses import SHIPPED
@@ -134,3 +138,29 @@ def test_ranks_are_compared_each_with_its_own_and_the_first_to_part_is_classifie
     assert found.reason.startswith("HYPOTHESIS C")
     assert {b.process for b in found.buffers if b.status is BufferStatus.DIVERGE} == {"rank1"}
     assert [b.step for b in found.buffers] == sorted(b.step for b in found.buffers)
+
+
+@pytest.mark.parametrize(("other", "outcome"), [((3, 1, 2), Outcome.CLEAN), ((3, 1, 9), Outcome.DIVERGED)])
+def test_the_order_of_arrival_of_threads_is_no_difference(tmp_path, other, outcome):
+    sides = []
+    for label, values in (("A", (1, 2, 3)), ("B", other)):
+        writer = DumpWriter(tmp_path / label / "main", Header("main", (), (0,), (), 1000))
+        for value in values:
+            thread = threading.Thread(target=writer.add, args=(0, "act.net", np.array([value])))
+            thread.start()
+            thread.join()
+        writer.add(0, "act.net", np.array([0]))
+        writer.close("complete")
+        sides.append(open_dump(tmp_path / label))
+    assert compare_dumps(*sides).outcome is outcome
+
+
+def test_the_order_of_one_thread_is_a_difference(tmp_path):
+    sides = []
+    for label, values in (("A", (1, 2)), ("B", (2, 1))):
+        writer = DumpWriter(tmp_path / label / "main", Header("main", (), (0,), (), 1000))
+        for value in values:
+            writer.add(0, "act.net", np.array([value]))
+        writer.close("complete")
+        sides.append(open_dump(tmp_path / label))
+    assert compare_dumps(*sides).outcome is Outcome.DIVERGED
