@@ -15,7 +15,7 @@ INDENT = " " * 8
 
 
 def dump_text(verdict: DumpVerdict, width: int = 100) -> str:
-    """A block a step, the hypotheses, then `VERDICT:` on a line of its own with its reason."""
+    """A block a step, the hypotheses, then `VERDICT:` with its reason in one line."""
     lines: list[str] = []
     processes = len({found.process for found in verdict.buffers})
     place: tuple[int, str] | None = None
@@ -29,9 +29,8 @@ def dump_text(verdict: DumpVerdict, width: int = 100) -> str:
         rows = [[h.id, h.support, h.title, h.reason] for h in verdict.hypotheses]
         lines += table(["", "", "", ""], rows)
     lines += [f"warning: {printable(line)}" for line in verdict.warnings]
-    lines += textwrap.wrap(
-        f"VERDICT: {printable(verdict.reason)}", width, break_long_words=False, break_on_hyphens=False
-    )
+    # Never wrapped: scripts look for this line.
+    lines.append(f"VERDICT: {printable(verdict.reason)}")
     return "\n".join(lines) + "\n"
 
 

@@ -90,8 +90,12 @@ def test_the_lines_of_the_seed():
 def test_the_width_holds_and_no_name_moves_the_terminal():
     text = dump_text(VERDICTS["dump-kinds"], 60)
     assert "\x1b" not in text and "odd\\x1b[2J\\nname" in text
-    verdict = [line for line in dump_text(VERDICTS["dump-seed"], 60).splitlines() if "stale" in line]
-    assert len(verdict) > 1 and all(len(line) <= 60 for line in verdict)
+    assert all(len(line) <= 60 for line in text.splitlines() if line.startswith("        "))
+
+
+def test_the_verdict_is_one_line_whatever_the_width():
+    (line,) = [line for line in dump_text(VERDICTS["dump-seed"], 60).splitlines() if "stale" in line]
+    assert line == f"VERDICT: {VERDICTS['dump-seed'].reason}"
 
 
 @pytest.mark.parametrize("name", VERDICTS)
