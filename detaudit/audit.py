@@ -4,9 +4,10 @@
 
 1. `_run_all`: spawn A, then B (then C ...), one after the other, in fresh processes with the recorder injected;
 2. `_judge_all`: compare each later run with A; the earliest divergence decides;
-3. `_with_files`: for a diverged pair, the files that run A left in the working directory;
-4. `_next_command`: what to type next;
-5. `write_results`: the reports, and for a clean verdict the certificate.
+3. `_dump_divergence`: where it was asked for, the pair again with dumps around the step at which it differed;
+4. `_with_files`: for a diverged pair, the files that run A left in the working directory;
+5. `_next_command`: what to type next;
+6. `write_results`: the reports, and for a clean verdict the certificate.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from detaudit.core import env
 from detaudit.core.errors import UsageError
 from detaudit.core.model import Outcome, Verdict
 from detaudit.core.names import Selection
-from detaudit.launch import child, files, outdir
+from detaudit.launch import child, dumps, files, outdir
 from detaudit.report.json import verdict_json
 from detaudit.report.junit import verdict_junit
 from detaudit.report.markdown import verdict_markdown
@@ -52,7 +53,13 @@ class Request:
     leaves: tuple[str, ...] = ()
 
     def settings(self, label: str) -> env.Settings:
-        return env.Settings(str((self.directory / label).resolve()), self.every, self.steps, self.stats, self.leaves)
+        directory = str((self.directory / label).resolve())
+        settings = env.Settings(directory, self.every, self.steps, self.stats, self.leaves)
+        return env.with_dump(settings, os.environ, label)
+
+    def first_settings(self, label: str) -> env.Settings:
+        """The settings of a run that does not know yet where it will differ."""
+        return dumps.first_pair(self.settings(label))
 
 
 def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
@@ -63,6 +70,7 @@ def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
     outdir.prepare(request.directory)
     runs, created = _run_all(request, progress)
     verdict = _judge_all(runs, Selection.parse(request.leaves))
+    _dump_divergence(request, verdict, progress)
     verdict = _with_files(verdict, created)
     verdict = replace(verdict, command=request.command, directory=str(request.directory))
     verdict = replace(verdict, next_command=_next_command(verdict, request.directory))
@@ -78,7 +86,7 @@ def _run_all(request: Request, progress: Progress) -> tuple[list[RunEvidence], l
     for index in range(request.runs):
         label = run_label(index)
         progress(f"run {label}: {shlex.join(request.command)}")
-        evidence = child.run(request.command, label, request.settings(label), os.environ)
+        evidence = child.run(request.command, label, request.first_settings(label), os.environ)
         progress(_progress_line(evidence))
         runs.append(evidence)
         if index == 0:
@@ -109,6 +117,12 @@ def _judge_all(runs: Sequence[RunEvidence], selection: Selection) -> Verdict:
         reason += f" (run {chosen.pair[1]}; {len(diverged)} of {len(verdicts)} runs differ from run A)"
     reports = tuple(evidence.report for evidence in runs)
     return replace(chosen, reason=reason, runs=reports, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _dump_divergence(request: Request, verdict: Verdict, progress: Progress) -> None:
+    first = verdict.first_divergence
+    if first is not None and dumps.wants_repeat(request.settings("A"), first):
+        dumps.repeat(request.command, request.settings, first, progress)
 
 
 def _place(verdict: Verdict) -> tuple[int, int]:

@@ -30,6 +30,8 @@ BESIDE = {"trail": {"digest.spec"}}
 ONLY_CORE = {"report", "spike"}
 TORCH_FREE_ROOMS = ("core", "trail", "compare", "report", "spike", "launch", "certificate", "audit")
 TORCH_FREE_MODULES = ("digest.spec", "digest.values", "cli", "cli.diff", "cli.show", "cli.verify", "cli.export")
+TORCH_FREE_MODULES += ("cli.dump", "dump.manifest", "dump.reader")
+TORCH_FREE_MODULES += ("explain.buffers", "explain.weigh", "explain.hypotheses")
 
 
 def sources():
@@ -87,6 +89,7 @@ def test_the_rule_itself():
     assert problem("trail.manifest", "digest.host") and not problem("trail.manifest", "digest.spec.VERSION")
     assert problem("digest.host", "trail.frames") and problem("capture.session", "compare.first")
     assert not problem("cli.check", "audit.run") and not problem("audit", "launch.spawn")
+    assert problem("capture.install", "dump.gate") and problem("dump.writer", "compare.tensors")
     assert problem("launch.spawn", "audit") and problem("workloads.per_rl", "cli.main")
 
 

@@ -110,6 +110,8 @@ class ModuleHooks:
         last = self._thread.last
         if last is not None and last[0]() is value and last[1] == value._version:
             entry = Entry(name, last[2].found, last[2].stats)
+            if not self.recorder.selection.excludes(name):
+                self.recorder.offer(name, value)
         elif self.recorder.selection.excludes(name):
             return
         else:

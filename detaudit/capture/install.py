@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import warnings
@@ -19,6 +20,9 @@ from detaudit.capture.recorder import Recorder
 from detaudit.core.env import Settings
 from detaudit.core.errors import UsageError
 
+SINK = "detaudit.dump.gate"
+"""Named, not imported: the room lies beside this one, and is loaded only in a run that is dumped."""
+
 _current: Installation | None = None
 
 
@@ -28,6 +32,8 @@ class Installation:
     def __init__(self, settings: Settings, generators: list[HostGenerator]) -> None:
         self.recorder = Recorder(settings)
         self.recorder.generators = generators
+        if settings.dump:
+            self.recorder.sink = importlib.import_module(SINK).open_sink(settings, environment.FAMILY.process_name)
         modules = ModuleHooks(self.recorder)
         optimizers = OptimizerHooks(self.recorder, modules)
         self._parts = [modules, optimizers, BackwardWatch(self.recorder, optimizers), LoaderWatch(self.recorder)]

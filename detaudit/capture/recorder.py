@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +40,16 @@ real_exit = os._exit
 """Kept before anything can wrap it."""
 
 
+class Sink(Protocol):
+    """Takes the values of leaves at the moment they are digested: a dump. `name` comes without occurrence."""
+
+    def take(self, step: int, name: str, value: object, /) -> None: ...
+
+    def close(self, outcome: str, trained: bool, /) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
 class Recorder:
     """All state of the recording in one process. Public methods are events; each takes the lock."""
 
@@ -55,6 +65,7 @@ class Recorder:
         self.updates = 0
         self.stopped = ""
         self.seconds = 0.0
+        self.sink: Sink | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -81,7 +92,13 @@ class Recorder:
 
     def digest(self, name: str, value: object) -> Entry:
         """The entry of a value as it is now, to be appended here or later."""
+        self.offer(name, value)
         return Entry(name, digest_leaf(value), leaf_stats(value) if self.settings.stats else EMPTY)
+
+    def offer(self, name: str, value: object) -> None:
+        """Show the sink, where there is one, a value that is digested now."""
+        if self.sink is not None:
+            self.sink.take(self.step, name, value)
 
     def add_entry(self, entry: Entry) -> None:
         """Append an entry taken before."""
@@ -118,6 +135,7 @@ class Recorder:
         group = self._groups.setdefault(key, Group())
         digests = group.digests([name for name, _ in chosen], [tensor for _, tensor in chosen])
         for (name, tensor), found in zip(chosen, digests, strict=True):
+            self.offer(name, tensor)
             stats = leaf_stats(tensor) if self.settings.stats else EMPTY
             self.buffer.add(Entry(name, found, stats, tuple(self.roots.names(tensor)[1:])))
 
@@ -144,6 +162,8 @@ class Recorder:
         """Close the trail: the tail, the warnings, the end note. A process that closed no step leaves no trail."""
         with self.lock:
             if self._writer is None or self._pid != os.getpid():
+                if self.sink is not None and self._pid == os.getpid():
+                    self.sink.close(outcome, False)
                 return
             if not self.stopped:
                 self._guarded_tail()
@@ -160,6 +180,8 @@ class Recorder:
         environment.FAMILY.after_fork()
         if self._writer is not None:
             self._writer.close()
+        if self.sink is not None:
+            self.sink.after_fork()
         self._forget()
 
     def _begin(self) -> None:
@@ -218,6 +240,8 @@ class Recorder:
 
     def _end(self, outcome: str) -> None:
         writer, self._writer = self._writer, None
+        if self.sink is not None:
+            self.sink.close(outcome, True)
         if writer is None or writer.closed:
             return
         try:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from detaudit.capture import host_generators, install
 from detaudit.capture.recorder import Recorder, event
-from detaudit.core.env import Settings
+from detaudit.core import env
 from detaudit.core.errors import UsageError
 from detaudit.core.model import StepKind
 
@@ -106,7 +106,7 @@ def record(
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.glob("*.trail")):
             raise UsageError(f"{directory} holds a trail already; a trail is never overwritten")
-        settings = Settings(str(directory), every, 0, stats, tuple(leaves))
+        settings = env.with_dump(env.Settings(str(directory), every, 0, stats, tuple(leaves)), os.environ)
         found, owned = install.install(settings, [host_generators.watch_python(), host_generators.watch_numpy()]), True
     if found is not None:
         for target in objects:

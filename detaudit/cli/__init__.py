@@ -18,6 +18,7 @@ import detaudit
 from detaudit.cli.check import CheckVerb
 from detaudit.cli.diff import DiffVerb
 from detaudit.cli.doctor import DoctorVerb
+from detaudit.cli.dump import DumpVerb
 from detaudit.cli.export import ExportVerb
 from detaudit.cli.ranks import RanksVerb
 from detaudit.cli.record import RecordVerb
@@ -57,6 +58,7 @@ VERBS: tuple[Verb, ...] = (
     ShowVerb(),
     VerifyVerb(),
     ExportVerb(),
+    DumpVerb(),
     DoctorVerb(),
     SpikeVerb(),
 )

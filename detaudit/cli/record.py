@@ -10,7 +10,7 @@ from pathlib import Path
 from detaudit.cli import options, terminal
 from detaudit.compare.evidence import RunEvidence
 from detaudit.compare.runs import why_unusable
-from detaudit.core.env import Settings
+from detaudit.core import env
 from detaudit.core.errors import EXIT_CLEAN, EXIT_INCONCLUSIVE
 from detaudit.launch import child, outdir
 from detaudit.report.json import run_value
@@ -39,7 +39,9 @@ class RecordVerb:
         options.check_environment()
         directory = outdir.prepare(args.out).resolve()
         options.progress(f"recording: {shlex.join(command)}")
-        settings = Settings(str(directory), args.every, args.steps, args.stats, args.leaves)
+        settings = env.Settings(str(directory), args.every, args.steps, args.stats, args.leaves)
+        settings = env.with_dump(settings, os.environ)
+        env.refuse_first_divergence(settings)
         evidence = child.run(command, "run", settings, os.environ)
         problem = why_unusable(evidence)
         if args.json:

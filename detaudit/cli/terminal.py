@@ -11,6 +11,8 @@ WIDTH = 100
 
 STYLES = {
     r"^(FIRST_DIVERGENCE|DIVERGED).*": "bold red",
+    r"^  \S.*: DIVERGE.*": "red",
+    r"^VERDICT: .*": "bold",
     r"^CLEAN.*": "bold green",
     r"^INCONCLUSIVE.*": "bold yellow",
     r"^warning:": "yellow",

@@ -5,12 +5,16 @@ The variables are how `detaudit check` and `detaudit record` talk to the recorde
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detaudit.core.errors import UsageError
 
 PREFIX = "DETAUDIT_"
+
+FIRST_DIVERGENCE = -1
+"""Stands in `dump_steps` for the step at which a pair of runs first differs: only a double run can know it."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,24 @@ class Settings:
     steps: int = 0
     stats: bool = False
     leaves: tuple[str, ...] = ()
+    dump: bool = False
+    dump_steps: tuple[int, ...] = (0, 1, 2)
+    dump_leaves: tuple[str, ...] = ()
+    dump_directory: str = ""
+    dump_max_bytes: int = 2**28
 
     @property
     def active(self) -> bool:
         return bool(self.directory)
+
+    @property
+    def dump_place(self) -> str:
+        """The directory that receives the dump: `dump_directory`, else `dump` beside the trails."""
+        return self.dump_directory or os.path.join(self.directory, DUMP_NAME)
+
+
+DUMP_NAME = "dump"
+_FIRST = "first-divergence"
 
 
 def _text(raw: str) -> str:
@@ -65,6 +83,12 @@ def parse_globs(raw: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in raw.split(",") if part.strip())
 
 
+def parse_steps(raw: str) -> tuple[int, ...]:
+    """`0,1,2,first-divergence` as sorted step numbers. Raises ValueError for any other word, and for none."""
+    steps = {FIRST_DIVERGENCE if part.strip() == _FIRST else _count(part) for part in raw.split(",")}
+    return tuple(sorted(steps))
+
+
 TABLE: dict[str, Variable] = {
     "DETAUDIT_DIR": Variable("directory that receives the trails of this run", "a path", "", _text),
     "DETAUDIT_EVERY": Variable("record every K-th step", "an integer >= 1", "1", _positive),
@@ -72,6 +96,19 @@ TABLE: dict[str, Variable] = {
     "DETAUDIT_STATS": Variable("record sums of squares and counts beside the digests", "0 or 1", "0", _switch),
     "DETAUDIT_LEAVES": Variable(
         "leaf globs; '!glob' leaves out, 'actgrad.*' opts in", "globs parted by commas", "", parse_globs
+    ),
+    "DETAUDIT_DUMP": Variable("keep the raw bytes of leaves (a dump) beside their digests", "0 or 1", "0", _switch),
+    "DETAUDIT_DUMP_STEPS": Variable(
+        "the steps that are dumped", f"step numbers, and {_FIRST}, parted by commas", "0,1,2", parse_steps
+    ),
+    "DETAUDIT_DUMP_LEAVES": Variable(
+        "the leaves that are dumped, all when empty; '!glob' leaves out", "globs parted by commas", "", parse_globs
+    ),
+    "DETAUDIT_DUMP_DIR": Variable(
+        "directory that receives the dump; empty is dump beside the trails", "a path", "", _text
+    ),
+    "DETAUDIT_DUMP_MAX_BYTES": Variable(
+        "raw bytes that one process dumps at most", "an integer >= 1", str(2**28), _positive
     ),
 }
 
@@ -81,6 +118,11 @@ _FIELDS = {
     "DETAUDIT_STEPS": "steps",
     "DETAUDIT_STATS": "stats",
     "DETAUDIT_LEAVES": "leaves",
+    "DETAUDIT_DUMP": "dump",
+    "DETAUDIT_DUMP_STEPS": "dump_steps",
+    "DETAUDIT_DUMP_LEAVES": "dump_leaves",
+    "DETAUDIT_DUMP_DIR": "dump_directory",
+    "DETAUDIT_DUMP_MAX_BYTES": "dump_max_bytes",
 }
 
 
@@ -107,4 +149,37 @@ def write(settings: Settings) -> dict[str, str]:
         "DETAUDIT_STEPS": str(settings.steps),
         "DETAUDIT_STATS": "1" if settings.stats else "0",
         "DETAUDIT_LEAVES": ",".join(settings.leaves),
+        "DETAUDIT_DUMP": "1" if settings.dump else "0",
+        "DETAUDIT_DUMP_STEPS": spell_steps(settings.dump_steps),
+        "DETAUDIT_DUMP_LEAVES": ",".join(settings.dump_leaves),
+        "DETAUDIT_DUMP_DIR": settings.dump_directory,
+        "DETAUDIT_DUMP_MAX_BYTES": str(settings.dump_max_bytes),
     }
+
+
+def spell_steps(steps: tuple[int, ...]) -> str:
+    """The text that `parse_steps` reads."""
+    return ",".join(_FIRST if step == FIRST_DIVERGENCE else str(step) for step in steps)
+
+
+def refuse_first_divergence(settings: Settings) -> None:
+    """Raises UsageError where a single run is asked to dump a step that only a pair can know."""
+    if settings.dump and FIRST_DIVERGENCE in settings.dump_steps:
+        raise UsageError(
+            f"DETAUDIT_DUMP_STEPS={spell_steps(settings.dump_steps)}: where two runs first differ takes two runs, and "
+            "this is one; use it with `detaudit check`, or name the steps"
+        )
+
+
+def with_dump(settings: Settings, environ: Mapping[str, str], label: str = "") -> Settings:
+    """The settings with the dump that the user's environment asks for. `label` parts the runs of an audit that share
+    one DETAUDIT_DUMP_DIR. Raises UsageError as `read` does."""
+    asked = read({name: value for name, value in environ.items() if name.startswith(PREFIX)})
+    return replace(
+        settings,
+        dump=asked.dump,
+        dump_steps=asked.dump_steps,
+        dump_leaves=asked.dump_leaves,
+        dump_directory=os.path.abspath(os.path.join(asked.dump_directory, label)) if asked.dump_directory else "",
+        dump_max_bytes=asked.dump_max_bytes,
+    )

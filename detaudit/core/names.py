@@ -35,7 +35,8 @@ def occurrence(name: str, index: int) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _matches(name: str, glob: str) -> bool:
+def matches(name: str, glob: str) -> bool:
+    """Whether a leaf name, with or without occurrence, fits a glob."""
     # `opt[0]` is a name before it is a character class: a name copied from a report must match itself.
     return name == glob or fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(name, glob + "#*")
 
@@ -60,12 +61,12 @@ class Selection:
         return not self.include and not self.exclude
 
     def excludes(self, name: str) -> bool:
-        return any(_matches(name, glob) for glob in self.exclude)
+        return any(matches(name, glob) for glob in self.exclude)
 
     def __contains__(self, name: str) -> bool:
         if self.excludes(name):
             return False
-        return not self.include or any(_matches(name, glob) for glob in self.include)
+        return not self.include or any(matches(name, glob) for glob in self.include)
 
     def opts_into(self, leaf_class: str) -> bool:
         """Whether an opt-in class such as `actgrad` was asked for by name."""

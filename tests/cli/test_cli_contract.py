@@ -16,6 +16,7 @@ import pytest
 import detaudit
 from detaudit import cli
 from detaudit.core import errors
+from tests.made_dumps import make_dump
 from tests.made_runs import make_run, make_trail
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ VERBS = {
     "show": {"--step", "--leaf", "--manifest"},
     "verify": {"--self"},
     "export": {"--format", "-o", "--output"},
+    "dump": {"--hypotheses", "--allow-differences"},
     "doctor": set(),
 }
 SPIKE = {"-o", "--output", "--lang"}
@@ -113,6 +115,8 @@ class TestParsing:
             ["check", "python", "train.py"],
             ["diff"],
             ["export", "x", "--format", "parquet"],
+            ["dump", "a", "b"],
+            ["dump", "compare"],
             ["record", "--", "true"],
         ],
         ids=" ".join,
@@ -186,9 +190,11 @@ class TestStreams:
     def runs(self, tmp_path):
         make_run(tmp_path / "runs" / "A")
         make_run(tmp_path / "runs" / "B", changes={(3, "loss"): 1})
+        for label in "AB":
+            make_dump(tmp_path / "runs" / label / "dump")
         return tmp_path / "runs"
 
-    @pytest.fixture(params=["check", "record", "diff", "show", "verify", "export"])
+    @pytest.fixture(params=["check", "record", "diff", "show", "verify", "export", "dump"])
     def argv(self, request, runs, tmp_path):
         command = ["--", sys.executable, FAKE]
         return {
@@ -198,6 +204,7 @@ class TestStreams:
             "show": ["show", f"{runs}/A", "--json"],
             "verify": ["verify", f"{runs}/A", "--json"],
             "export": ["export", f"{runs}/A", "-o", f"{tmp_path}/rows.jsonl", "--json"],
+            "dump": ["dump", "compare", f"{runs}/A", f"{runs}/B", "--json"],
         }[request.param]
 
     def test_json(self, argv, capsys, tmp_path, monkeypatch):
@@ -212,6 +219,7 @@ class TestStreams:
         for _ in range(2):
             cli.main(["diff", str(runs)])
             cli.main(["show", str(runs), "--manifest", "--step", "3"])
+            cli.main(["dump", "compare", str(runs)])
             texts.append(capsys.readouterr().out)
         assert texts[0] == texts[1]
 

@@ -37,6 +37,21 @@ def called(done):
     return done.stdout.splitlines()[1:]
 
 
+def fake_runs(active, tmp_path, check, compare=0):
+    """Make the stand-in python log each call and exit as told: the path of its log."""
+    log = tmp_path / "calls"
+    Path(active["VIRTUAL_ENV"], "bin", "python").write_text(
+        "#!/usr/bin/env bash\n"
+        'case "$1" in\n'
+        "  -c) exit 0 ;;\n"
+        f'  -m) echo "check dump=${{DETAUDIT_DUMP:-}} steps=${{DETAUDIT_DUMP_STEPS:-}} '
+        f'leaves=${{DETAUDIT_DUMP_LEAVES:-}}" >>"{log}"; echo verdict; exit {check} ;;\n'
+        f'  *compare-per-state.py) echo "compare $2 $3" >>"{log}"; echo compared; exit {compare} ;;\n'
+        "esac\nexit 99\n"
+    )
+    return log
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_form(script):
     text = script.read_text(encoding="utf-8")
@@ -69,10 +84,58 @@ class TestDeterminismCheck:
             "--device", "cuda:1", "--inject", "a,late:3:b", "--seed", "5",
         ]  # fmt: skip
 
-    def test_debug_dump_is_honest(self, active):
-        done = run(CHECK, "--debug-dump", env=active)
-        assert "come with the next release" in done.stderr and done.returncode == 7
-        assert called(done) == called(run(CHECK, env=active))
+    def test_without_debug_dump_nothing_is_dumped(self, active, tmp_path):
+        log = fake_runs(active, tmp_path, check=0)
+        assert run(CHECK, "--quick", env=active).returncode == 0
+        assert log.read_text().splitlines() == ["check dump= steps= leaves="]
+
+    def test_debug_dump_dumps_the_replay_state_and_compares_it(self, active, tmp_path):
+        log = fake_runs(active, tmp_path, check=0)
+        done = run(CHECK, "--quick", "--debug-dump", "--out", tmp_path / "the out", env=active)
+        leaves = "sample_prng walked_tree replay_sample_indices priorities priority_tree".split()
+        assert log.read_text().splitlines() == [
+            "check dump=1 steps=0,1,2,first-divergence leaves=" + ",".join(f"checksums.{leaf}" for leaf in leaves),
+            f"compare {tmp_path}/the out/A {tmp_path}/the out/B",
+        ]
+        assert done.returncode == 0 and done.stdout == "verdict\ncompared\n"
+
+    def test_more_through_the_environment(self, active, tmp_path):
+        log = fake_runs(active, tmp_path, check=0)
+        asked = {"DETAUDIT_DUMP_STEPS": "7", "DETAUDIT_DUMP_LEAVES": "loss", "DETAUDIT_DUMP_DIR": "/d d"}
+        run(CHECK, "--debug-dump", "--workload", "digits", env=active | asked)
+        assert log.read_text().splitlines() == ["check dump=1 steps=7 leaves=loss", "compare /d d/A /d d/B"]
+
+    @pytest.mark.parametrize(
+        ("check", "compare", "code", "compared"),
+        [
+            (0, 0, 0, 1),
+            (1, 1, 1, 1),
+            (1, 0, 1, 1),
+            (0, 3, 3, 1),
+            (0, 1, 1, 1),
+            (1, 2, 1, 1),
+            (2, 0, 2, 0),
+            (3, 0, 3, 0),
+        ],
+    )
+    def test_exit_status_with_dumps(self, active, tmp_path, check, compare, code, compared):
+        """The check's own, unless that is clean; nothing is compared where no pair was made."""
+        log = fake_runs(active, tmp_path, check, compare)
+        assert run(CHECK, "--debug-dump", env=active).returncode == code
+        assert log.read_text().count("compare ") == compared
+
+    @pytest.mark.parametrize(("compare", "comparisons"), [(0, 2), (1, 1)])
+    def test_a_pair_that_parts_later_is_compared_there(self, active, tmp_path, compare, comparisons):
+        log = fake_runs(active, tmp_path, check=1, compare=compare)
+        (tmp_path / "out" / "first-divergence").mkdir(parents=True)
+        done = run(CHECK, "--debug-dump", "--out", tmp_path / "out", env=active)
+        assert done.returncode == 1 and log.read_text().count("compare ") == comparisons
+        assert ("the pair again" in done.stdout) == (comparisons == 2)
+
+    def test_json_stays_one_value_on_stdout(self, active, tmp_path):
+        fake_runs(active, tmp_path, check=0)
+        done = run(CHECK, "--debug-dump", "--json", env=active)
+        assert done.stdout == "verdict\n" and "compared\n" in done.stderr
 
     @pytest.mark.parametrize(
         "arguments", [("--bogus",), ("--steps",), ("--out", "--json"), ("--workload", "mnist"), ("quick",)]
@@ -177,3 +240,82 @@ def test_the_quick_check_for_real(tmp_path):
     env = {**os.environ, "VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = run(CHECK, "--quick", "--steps", "3", "--out", tmp_path / "out", env=env)
     assert done.returncode == 0 and done.stdout.startswith("CLEAN: bit-exact over "), done.stderr
+
+
+@pytest.fixture
+def real():
+    """The environment in which the scripts run the tests' own python, for real."""
+    return {**os.environ, "VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def debug_dump(env, out, *arguments):
+    """`--debug-dump` over a few steps, the dumped leaves alone recorded."""
+    return run(
+        CHECK, "--quick", "--debug-dump", "--steps", "4", "--leaves", "checksums.*", "--out", out, *arguments, env=env
+    )
+
+
+def test_a_stale_rebuild_is_explained_from_its_dumps(real, tmp_path):
+    """The seed's case for real, in a directory with a blank. Threads may miss each other: a few tries are allowed."""
+    for attempt in range(4):
+        done = debug_dump(real, tmp_path / f"the out {attempt}", "--inject", "tree-stale-read")
+        if done.returncode:
+            break
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stderr
+    assert "VERDICT: HYPOTHESIS C (tree-rebuild nondeterminism): tree is the first to differ" in text
+    assert "stale or half-updated children" in text and "prng: EQUAL (128 elements)" in text
+
+
+@pytest.mark.slow
+def test_a_racing_rebuild_is_c_by_rounding(real, tmp_path):
+    for attempt in range(4):
+        done = debug_dump(real, tmp_path / str(attempt), "--inject", "tree-rebuild-race")
+        if done.returncode:
+            break
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stderr
+    assert "VERDICT: HYPOTHESIS C" in text and "apart by rounding only" in text and "stale" not in text
+
+
+@pytest.mark.slow
+def test_a_flipping_walk_is_b(real, tmp_path):
+    """From step 1 on, so that the tree it walks is among the dumped ones."""
+    for attempt in range(4):
+        done = debug_dump(real, tmp_path / str(attempt), "--steps", "20", "--inject", "late:1:tree-walk-flip")
+        if "HYPOTHESIS" in done.stdout:
+            break
+    assert done.returncode == 1, done.stderr
+    assert "VERDICT: HYPOTHESIS B (tree-walk comparison flip): indices is the first to differ" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_drifting_prng_is_a_and_shows_at_its_step(real, tmp_path):
+    done = debug_dump(real, tmp_path, "--inject", "prng-drift")
+    assert done.returncode == 1 and "step 2:\n  prng: DIVERGE at idx 0\n" in done.stdout
+    assert "VERDICT: HYPOTHESIS A (PRNG seeding drift): prng is the first to differ, at step 2" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_clean_run_matches_at_all_dumped_steps(real, tmp_path):
+    done = debug_dump(real, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^VERDICT: all \w+ buffers match across all dumped steps \(0, 1, 2\)\.$", done.stdout, re.M)
+
+
+@pytest.mark.slow
+def test_a_divergence_beyond_the_dumped_steps_is_dumped_by_a_repeat(real, tmp_path):
+    done = debug_dump(real, tmp_path, "--steps", "12", "--inject", "late:6:prng-drift")
+    first, again = done.stdout.split("the pair again, with dumps around the step at which it first differed:")
+    assert "across all dumped steps (0, 1, 2)." in first
+    assert "step 6:\n  prng: DIVERGE at idx 0\n" in again and "VERDICT: HYPOTHESIS A" in again
+
+
+@pytest.mark.slow
+def test_a_race_in_the_encoder_is_none_of_the_three(real, tmp_path):
+    """Its first traces among the buffers are the priorities: an honest `none`, where three buffers would say C."""
+    for attempt in range(4):
+        done = debug_dump(real, tmp_path / str(attempt), "--steps", "8", "--inject", "encoder-race")
+        if "none of A, B, C" in done.stdout:
+            break
+    assert "VERDICT: none of A, B, C: priorities is the first to differ" in done.stdout

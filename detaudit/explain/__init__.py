@@ -1,0 +1,1 @@
+"""Says why two runs part: the evidence of a drill-down, of toggles, and of dumped buffers."""
