@@ -17,8 +17,8 @@ from detaudit.core.model import Outcome
 from detaudit.core.names import merged_order, occurrence
 from detaudit.dump.manifest import Entry, Header
 from detaudit.dump.reader import DumpReader
-from detaudit.explain.weigh import Classification, classify
 from detaudit.explain.hypotheses import BufferDeclaration, HypothesisSet
+from detaudit.explain.weigh import Classification, classify
 
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NOTHING = Classification("", "", ())
