@@ -68,6 +68,7 @@ def manifest(settings: Settings) -> RunManifest:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         **_flags(),
+        **({"toggle": settings.toggle} if settings.toggle else {}),
     }
     asked = {"every": settings.every, "steps": settings.steps}
     return RunManifest(decisive, {**found.context, **asked, "torch_seed": torch.initial_seed()})

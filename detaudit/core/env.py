@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from detaudit.core.axes import AXES
 from detaudit.core.errors import UsageError
 
 PREFIX = "DETAUDIT_"
@@ -32,6 +33,8 @@ class Settings:
     steps: int = 0
     stats: bool = False
     leaves: tuple[str, ...] = ()
+    toggle: str = ""
+    """An axis of `core/axes.py` that the run is an experiment on; empty for a plain run."""
 
     @property
     def active(self) -> bool:
@@ -60,6 +63,12 @@ def _switch(raw: str) -> bool:
     return {"0": False, "1": True}[raw]
 
 
+def _axis(raw: str) -> str:
+    if raw and raw not in AXES:
+        raise ValueError(raw)
+    return raw
+
+
 def parse_globs(raw: str) -> tuple[str, ...]:
     """Split a comma-separated list of leaf globs; blanks are dropped."""
     return tuple(part.strip() for part in raw.split(",") if part.strip())
@@ -73,6 +82,9 @@ TABLE: dict[str, Variable] = {
     "DETAUDIT_LEAVES": Variable(
         "leaf globs; '!glob' leaves out, 'actgrad.*' opts in", "globs parted by commas", "", parse_globs
     ),
+    "DETAUDIT_TOGGLE": Variable(
+        "change this one thing, for an experiment", f"one of {', '.join(AXES)}, or nothing", "", _axis
+    ),
 }
 
 _FIELDS = {
@@ -81,6 +93,7 @@ _FIELDS = {
     "DETAUDIT_STEPS": "steps",
     "DETAUDIT_STATS": "stats",
     "DETAUDIT_LEAVES": "leaves",
+    "DETAUDIT_TOGGLE": "toggle",
 }
 
 
@@ -107,4 +120,5 @@ def write(settings: Settings) -> dict[str, str]:
         "DETAUDIT_STEPS": str(settings.steps),
         "DETAUDIT_STATS": "1" if settings.stats else "0",
         "DETAUDIT_LEAVES": ",".join(settings.leaves),
+        "DETAUDIT_TOGGLE": settings.toggle,
     }

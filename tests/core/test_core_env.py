@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detaudit.core.axes import AXES
 from detaudit.core.env import PREFIX, TABLE, Settings, parse_globs, read, write
 from detaudit.core.errors import UsageError
 
@@ -20,6 +21,7 @@ settings_values = st.builds(
     steps=st.integers(0, 10**9),
     stats=st.booleans(),
     leaves=st.lists(globs, max_size=3).map(tuple),
+    toggle=st.sampled_from(["", *AXES]),
 )
 
 
@@ -57,6 +59,7 @@ def test_an_unknown_name_is_an_error_with_the_legal_names(name):
 
 ILLEGAL = [("DETAUDIT_EVERY", text) for text in ("0", "-1", "", "two", "1.5")]
 ILLEGAL += [("DETAUDIT_STEPS", text) for text in ("-1", "many", "")]
+ILLEGAL += [("DETAUDIT_TOGGLE", text) for text in ("threads", "plain", "threads-1,entropy")]
 ILLEGAL += [("DETAUDIT_STATS", text) for text in ("yes", "2", "True", "")]
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from detaudit.capture import host_generators
+from detaudit.capture.toggle import Toggled
 from detaudit.core import env
 
 MARKER = "loaded"
@@ -66,14 +67,19 @@ def start() -> None:
     """Called by sitecustomize when DETAUDIT_DIR is set."""
     settings = env.read({name: value for name, value in os.environ.items() if name.startswith(env.PREFIX)})
     Path(settings.directory, MARKER).touch()
+    # Before the generators are watched: to the recorder they are as unseeded as in a plain run.
+    toggled = Toggled(settings.toggle)
+    toggled.at("start")
     generators = [host_generators.watch_python()]
 
     def numpy_loaded() -> None:
+        toggled.at("numpy.random")
         generators.append(host_generators.watch_numpy())
 
     def torch_loaded() -> None:
         from detaudit.capture import install
 
+        toggled.at("torch")
         install.install(settings, generators)
         install.ProcessEnd().watch()
 
