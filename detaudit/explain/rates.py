@@ -46,5 +46,6 @@ def _root(rising: Callable[[float], float]) -> float:
 def in_words(diverged: int, pairs: int) -> str:
     """The rate with its interval, rounded outwards: `0 of 2 pairs diverged (95 % interval of the rate: 0 to 85 %)`."""
     low, high = interval(diverged, pairs)
+    ends = f"{math.floor(100 * low)} to {math.ceil(100 * high)} %"
     word = "pair" if pairs == 1 else "pairs"
-    return f"{diverged} of {pairs} {word} diverged (95 % interval of the rate: {math.floor(100 * low)} to {math.ceil(100 * high)} %)"
+    return f"{diverged} of {pairs} {word} diverged (95 % interval of the rate: {ends})"
