@@ -5,6 +5,7 @@ Loads nothing heavy itself: it runs in every Python process of the user's comman
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -19,6 +20,8 @@ from detaudit.capture import host_generators
 from detaudit.core import env
 
 MARKER = "loaded"
+TRACER = "detaudit.explain.optrace"
+"""Loaded by name and only when asked for: it lies in a room above this one."""
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -74,7 +77,9 @@ def start() -> None:
     def torch_loaded() -> None:
         from detaudit.capture import install
 
-        install.install(settings, generators)
+        recorder = install.install(settings, generators)
         install.ProcessEnd().watch()
+        if settings.trace is not None:
+            importlib.import_module(TRACER).attach(recorder)
 
     sys.meta_path.insert(0, AfterImport({"torch": torch_loaded, "numpy.random": numpy_loaded}))
