@@ -5,8 +5,9 @@
 1. `_run_all`: spawn A, then B (then C ...), one after the other, in fresh processes with the recorder injected;
 2. `_judge_all`: compare each later run with A; the earliest divergence decides;
 3. `_with_files`: for a diverged pair, the files that run A left in the working directory;
-4. `_next_command`: what to type next;
-5. `write_results`: the reports, and for a clean verdict the certificate.
+4. `_drill`: a diverged pair is run again, its first diverging step operator by operator, and explained;
+5. `_next_command`: what to type next;
+6. `write_results`: the reports, and for a clean verdict the certificate.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from detaudit.core import env
 from detaudit.core.errors import UsageError
 from detaudit.core.model import Outcome, Verdict
 from detaudit.core.names import Selection
+from detaudit.explain.drill import Plan, drill
 from detaudit.launch import child, files, outdir
 from detaudit.report.json import verdict_json
 from detaudit.report.junit import verdict_junit
@@ -35,6 +37,9 @@ REPORTS: dict[str, Callable[[Verdict], str]] = {
     "summary.md": verdict_markdown,
 }
 """What an audit leaves in its directory for programs and for continuous integration, by file name."""
+
+DRILL = "drill"
+"""Where the runs of the drill-down lie, below the directory of the audit."""
 
 Progress = Callable[[str], None]
 
@@ -50,6 +55,10 @@ class Request:
     every: int = 1
     stats: bool = False
     leaves: tuple[str, ...] = ()
+    drill: bool = True
+    """Whether a diverged pair is run again with its operators traced."""
+    pairs: int = 3
+    """At most how many traced pairs the drill-down takes."""
 
     def settings(self, label: str) -> env.Settings:
         return env.Settings(str((self.directory / label).resolve()), self.every, self.steps, self.stats, self.leaves)
@@ -60,10 +69,13 @@ def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
     if request.runs < 2:
         raise UsageError(f"--runs {request.runs}: an audit takes at least 2 runs")
     env.read({name: value for name, value in os.environ.items() if name.startswith(env.PREFIX)})
+    if request.pairs < 1:
+        raise UsageError(f"--pairs {request.pairs}: the drill-down takes at least 1 pair")
     outdir.prepare(request.directory)
     runs, created = _run_all(request, progress)
     verdict = _judge_all(runs, Selection.parse(request.leaves))
     verdict = _with_files(verdict, created)
+    verdict = _drill(verdict, request, progress)
     verdict = replace(verdict, command=request.command, directory=str(request.directory))
     verdict = replace(verdict, next_command=_next_command(verdict, request.directory))
     return write_results(verdict, runs, request.directory)
@@ -121,6 +133,24 @@ def _with_files(verdict: Verdict, created: Sequence[str]) -> Verdict:
         return verdict
     hint = "run A created or changed files in the working directory; run B may have read them"
     return replace(verdict, created_files=tuple(created), warnings=(*verdict.warnings, hint))
+
+
+def _drill(verdict: Verdict, request: Request, progress: Progress) -> Verdict:
+    """The verdict with its explanation, where it diverged and the user did not decline."""
+    if verdict.first_divergence is None or not request.drill:
+        return verdict
+
+    def spawn(label: str, settings: env.Settings) -> RunEvidence:
+        directory = (request.directory / DRILL / label).resolve()
+        return child.run(request.command, label, replace(settings, directory=str(directory)), os.environ)
+
+    plan = Plan(
+        first=verdict.first_divergence,
+        last_step=min((run.last_step for run in verdict.runs if run.last_step is not None), default=None),
+        settings=request.settings(DRILL),
+        pairs=request.pairs,
+    )
+    return replace(verdict, explanation=drill(plan, spawn, progress))
 
 
 def _next_command(verdict: Verdict, directory: Path) -> str:

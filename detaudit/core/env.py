@@ -33,6 +33,9 @@ class Settings:
     steps: int = 0
     stats: bool = False
     leaves: tuple[str, ...] = ()
+    trace: tuple[int, int] | None = None
+    """First and last step that is traced operator by operator; None traces nothing."""
+    trace_reruns: int = 3
     toggle: str = ""
     """An axis of `core/axes.py` that the run is an experiment on; empty for a plain run."""
 
@@ -59,6 +62,15 @@ def _count(raw: str) -> int:
     return number
 
 
+def _window(raw: str) -> tuple[int, int] | None:
+    if not raw:
+        return None
+    first, last = map(_count, raw.split(":"))
+    if first > last:
+        raise ValueError(raw)
+    return first, last
+
+
 def _switch(raw: str) -> bool:
     return {"0": False, "1": True}[raw]
 
@@ -82,6 +94,10 @@ TABLE: dict[str, Variable] = {
     "DETAUDIT_LEAVES": Variable(
         "leaf globs; '!glob' leaves out, 'actgrad.*' opts in", "globs parted by commas", "", parse_globs
     ),
+    "DETAUDIT_TRACE": Variable("trace steps K0 to K1 operator by operator", "K0:K1 with K0 <= K1", "", _window),
+    "DETAUDIT_TRACE_RERUNS": Variable(
+        "how often a traced operator is run again on its inputs", "an integer >= 0", "3", _count
+    ),
     "DETAUDIT_TOGGLE": Variable(
         "change this one thing, for an experiment", f"one of {', '.join(AXES)}, or nothing", "", _axis
     ),
@@ -93,6 +109,8 @@ _FIELDS = {
     "DETAUDIT_STEPS": "steps",
     "DETAUDIT_STATS": "stats",
     "DETAUDIT_LEAVES": "leaves",
+    "DETAUDIT_TRACE": "trace",
+    "DETAUDIT_TRACE_RERUNS": "trace_reruns",
     "DETAUDIT_TOGGLE": "toggle",
 }
 
@@ -120,5 +138,7 @@ def write(settings: Settings) -> dict[str, str]:
         "DETAUDIT_STEPS": str(settings.steps),
         "DETAUDIT_STATS": "1" if settings.stats else "0",
         "DETAUDIT_LEAVES": ",".join(settings.leaves),
+        "DETAUDIT_TRACE": ":".join(map(str, settings.trace or ())),
+        "DETAUDIT_TRACE_RERUNS": str(settings.trace_reruns),
         "DETAUDIT_TOGGLE": settings.toggle,
     }

@@ -23,7 +23,7 @@ FAKE = str(ROOT / "tests" / "fake_training.py")
 
 RECORDING = {"--steps", "--every", "--stats", "--leaves"}
 VERBS = {
-    "check": {"--runs", "--no-drill", "--out", *RECORDING},
+    "check": {"--runs", "--no-drill", "--pairs", "--out", *RECORDING},
     "record": {"--out", *RECORDING},
     "diff": {"--leaves", "--allow-differences"},
     "show": {"--step", "--leaf", "--manifest"},

@@ -5,6 +5,7 @@ Loads nothing heavy itself: it runs in every Python process of the user's comman
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -20,6 +21,8 @@ from detaudit.capture.toggle import Toggled
 from detaudit.core import env
 
 MARKER = "loaded"
+TRACER = "detaudit.explain.optrace"
+"""Loaded by name and only when asked for: it lies in a room above this one."""
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -80,7 +83,9 @@ def start() -> None:
         from detaudit.capture import install
 
         toggled.at("torch")
-        install.install(settings, generators)
+        recorder = install.install(settings, generators)
         install.ProcessEnd().watch()
+        if settings.trace is not None:
+            importlib.import_module(TRACER).attach(recorder)
 
     sys.meta_path.insert(0, AfterImport({"torch": torch_loaded, "numpy.random": numpy_loaded}))
