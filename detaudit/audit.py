@@ -6,8 +6,9 @@
 2. `_judge_all`: compare each later run with A; the earliest divergence decides;
 3. `_with_files`: for a diverged pair, the files that run A left in the working directory;
 4. `_drill`: a diverged pair is run again, its first diverging step operator by operator, and explained;
-5. `_next_command`: what to type next;
-6. `write_results`: the reports, and for a clean verdict the certificate.
+5. `_explain`: the pair is repeated with one thing changed at a time, which supports a cause or refutes it;
+6. `next_command`: what to type next;
+7. `write_results`: the reports, and for a clean verdict the certificate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from detaudit.core.errors import UsageError
 from detaudit.core.model import Outcome, Verdict
 from detaudit.core.names import Selection
 from detaudit.explain.drill import Plan, drill
-from detaudit.launch import child, files, outdir
+from detaudit.explain.toggles import explained
+from detaudit.launch import child, experiment, files, outdir
 from detaudit.report.json import verdict_json
 from detaudit.report.junit import verdict_junit
 from detaudit.report.markdown import verdict_markdown
@@ -58,7 +60,9 @@ class Request:
     drill: bool = True
     """Whether a diverged pair is run again with its operators traced."""
     pairs: int = 3
-    """At most how many traced pairs the drill-down takes."""
+    """At most how many traced pairs the drill-down takes, and how often a toggle is tried."""
+    all_toggles: bool = False
+    """Whether every toggle is tried, not only those that the first divergence suggests."""
 
     def settings(self, label: str) -> env.Settings:
         return env.Settings(str((self.directory / label).resolve()), self.every, self.steps, self.stats, self.leaves)
@@ -71,13 +75,16 @@ def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
     env.read({name: value for name, value in os.environ.items() if name.startswith(env.PREFIX)})
     if request.pairs < 1:
         raise UsageError(f"--pairs {request.pairs}: the drill-down takes at least 1 pair")
+    if request.all_toggles and not request.drill:
+        raise UsageError("--explain repeats a diverged pair, which --no-drill forbids; give one of them")
     outdir.prepare(request.directory)
     runs, created = _run_all(request, progress)
     verdict = _judge_all(runs, Selection.parse(request.leaves))
     verdict = _with_files(verdict, created)
     verdict = _drill(verdict, request, progress)
     verdict = replace(verdict, command=request.command, directory=str(request.directory))
-    verdict = replace(verdict, next_command=_next_command(verdict, request.directory))
+    verdict = _explain(verdict, runs, request, progress)
+    verdict = replace(verdict, next_command=next_command(verdict, request.directory))
     return write_results(verdict, runs, request.directory)
 
 
@@ -153,10 +160,20 @@ def _drill(verdict: Verdict, request: Request, progress: Progress) -> Verdict:
     return replace(verdict, explanation=drill(plan, spawn, progress))
 
 
-def _next_command(verdict: Verdict, directory: Path) -> str:
+def _explain(verdict: Verdict, runs: Sequence[RunEvidence], request: Request, progress: Progress) -> Verdict:
+    """The verdict with its toggles and its cause, where it diverged and the user did not decline."""
+    if verdict.first_divergence is None or not request.drill:
+        return verdict
+    bench = experiment.bench(verdict, request.directory, request.settings(experiment.FOLDER), progress)
+    return explained(verdict, runs, bench.pair, request.pairs, request.all_toggles)
+
+
+def next_command(verdict: Verdict, directory: Path) -> str:
     """What an engineer would type next, ready for a shell; empty when there is nothing better than the reason."""
     if verdict.outcome is Outcome.CLEAN:
         return shlex.join(["detaudit", "verify", str(directory)])
+    if verdict.first_divergence and experiment.worth_more(verdict):
+        return shlex.join(["detaudit", "explain", str(directory)])
     if verdict.first_divergence:
         return shlex.join(["detaudit", "show", str(directory), "--step", str(verdict.first_divergence.step)])
     failed = [run.label for run in verdict.runs if run.exit_status]

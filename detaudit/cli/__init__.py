@@ -18,6 +18,7 @@ import detaudit
 from detaudit.cli.check import CheckVerb
 from detaudit.cli.diff import DiffVerb
 from detaudit.cli.doctor import DoctorVerb
+from detaudit.cli.explain import ExplainVerb
 from detaudit.cli.export import ExportVerb
 from detaudit.cli.record import RecordVerb
 from detaudit.cli.show import ShowVerb
@@ -49,6 +50,7 @@ class Verb(Protocol):
 
 VERBS: tuple[Verb, ...] = (
     CheckVerb(),
+    ExplainVerb(),
     RecordVerb(),
     DiffVerb(),
     ShowVerb(),

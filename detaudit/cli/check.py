@@ -39,7 +39,12 @@ class CheckVerb:
             metavar="N",
             type=options.positive,
             default=3,
-            help="at most N traced pairs to explain a divergence (%(default)s)",
+            help="at most N traced pairs to explain a divergence, and N of each toggle (%(default)s)",
+        )
+        parser.add_argument(
+            "--explain",
+            action="store_true",
+            help="repeat a diverged pair with every toggle, not only those that its signature suggests",
         )
         parser.add_argument("--out", metavar="DIR", type=Path, default=Path(DEFAULT), help="results (%(default)s)")
         options.add_json(parser)
@@ -55,6 +60,7 @@ class CheckVerb:
             leaves=args.leaves,
             drill=not args.no_drill,
             pairs=args.pairs,
+            all_toggles=args.explain,
         )
         verdict = check(request, options.progress)
         _tell_failures(verdict, args.out)

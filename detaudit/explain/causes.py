@@ -132,7 +132,8 @@ def _operator(fit: Fit, when: Signature, evidence: Evidence) -> None:
             fit.sign("drill", 2)
         elif evidence.drill not in _UNDECIDED:
             fit.sign("drill", -3, f"the drill-down found {evidence.drill}, not {' or '.join(when.drill)}")
-    if evidence.operator and when.operator:
+    # Any other kind names the operator at which a difference came in, not one that made it.
+    if evidence.operator and when.operator and evidence.drill in ("", ExplanationKind.OPERATOR):
         if any(fnmatchcase(evidence.operator, glob) for glob in when.operator):
             fit.sign("operator", 4)
         elif evidence.drill == ExplanationKind.OPERATOR:
