@@ -29,7 +29,21 @@ BESIDE = {"trail": {"digest.spec"}}
 """Modules of a room on the same level that a room may import: spec is free of torch."""
 ONLY_CORE = {"report", "spike"}
 TORCH_FREE_ROOMS = ("core", "trail", "compare", "report", "spike", "launch", "certificate", "audit")
-TORCH_FREE_MODULES = ("digest.spec", "digest.values", "cli", "cli.diff", "cli.show", "cli.verify", "cli.export")
+TORCH_FREE_MODULES = (
+    "explain.toggles",
+    "explain.causes",
+    "explain.catalogue",
+    "explain.evidence",
+    "explain.rates",
+    "cli.explain",
+    "digest.spec",
+    "digest.values",
+    "cli",
+    "cli.diff",
+    "cli.show",
+    "cli.verify",
+    "cli.export",
+)
 
 
 def sources():

@@ -24,6 +24,9 @@ from detaudit.explain.rates import in_words
 EXPERIMENT, SIGNATURE, WEAK = "experiment", "signature", "weak"
 SUPPORT = (EXPERIMENT, SIGNATURE, WEAK)
 
+MANY_PAIRS = 30
+"""From here on the interval of "none of n" ends below about 12 %, and its figures speak for themselves."""
+
 FILLS = frozenset({"deterministic-fill"})
 FLAG = frozenset({"deterministic"})
 
@@ -194,7 +197,9 @@ def _cause(fit: Fit, evidence: Evidence, fits: Sequence[Fit]) -> Cause:
 def _thinness(fit: Fit, evidence: Evidence) -> Iterator[str]:
     """How far the support carries."""
     if fit.support == EXPERIMENT:
-        yield f"the experiment is {_counted(fit.proven_by, evidence)}, with nothing changed {_counted(PLAIN, evidence)}"
+        proof, plain = _counted(fit.proven_by, evidence), _counted(PLAIN, evidence)
+        few = "few pairs: " if evidence.toggles[fit.proven_by].pairs < MANY_PAIRS else ""
+        yield f"{few}{AXES[fit.proven_by].varies} {proof}, with nothing changed {plain}"
     elif fit.support == SIGNATURE:
         yield "no experiment confirms it"
     else:

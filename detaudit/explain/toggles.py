@@ -158,9 +158,9 @@ def sentences(evidence: Evidence, trials: Sequence[Trial]) -> Iterator[str]:
         varies = AXES[trial.name].varies if trial.name != PLAIN else "with nothing changed"
         unusable = [pair.said for pair in trial.pairs if pair.diverged is None]
         if unusable:
-            yield f"{varies} a pair said nothing: {unusable[0]}"
+            yield f"{varies}, a pair said nothing: {unusable[0]}"
         if trial.toggle.pairs:
-            yield f"{varies} {in_words(trial.toggle.diverged, trial.toggle.pairs)}{_direction(evidence, trial)}"
+            yield f"{varies}, {in_words(trial.toggle.diverged, trial.toggle.pairs)}{_direction(evidence, trial)}"
             yield from _beneath(evidence, trial, varies)
     plain = evidence.toggles.get(PLAIN)
     if plain and plain.pairs and not plain.diverged:
@@ -184,7 +184,7 @@ def _beneath(evidence: Evidence, trial: Trial, varies: str) -> Iterator[str]:
         return
     if all(_class(place.leaf) != _class(evidence.leaf) for place in places):
         yield (
-            f"{varies} the runs first differ at {places[0].leaf} of step {places[0].step}, no longer at "
+            f"{varies}, the runs first differ at {places[0].leaf} of step {places[0].step}, no longer at "
             f"{evidence.leaf}: a second cause may lie beneath, or the place is chance"
         )
 
@@ -199,5 +199,5 @@ def _about_fill(evidence: Evidence) -> Iterator[str]:
         yield "only memory fill takes it away: a value is read that nobody has written"
     elif evidence.removed("deterministic") and evidence.removed("deterministic-fill"):
         yield "the flag takes it away without memory fill as well, so it is not the fill that does it"
-    elif evidence.removed("deterministic"):
+    elif evidence.removed("deterministic") and evidence.drill != ExplanationKind.OPERATOR:
         yield "the deterministic flag with memory fill off takes it away; by itself that proves no race"

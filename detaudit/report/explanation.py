@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from detaudit.core.model import Cause, Explanation, ExplanationKind
-from detaudit.report.table import printable
+from detaudit.core.model import Cause, Explanation, ExplanationKind, Toggle
+from detaudit.report.table import printable, table
 
 
 def explanation_lines(found: Explanation, width: int) -> Iterator[str]:
@@ -18,11 +18,14 @@ def explanation_lines(found: Explanation, width: int) -> Iterator[str]:
         yield from _wrapped(f"rate: {found.rate}", width, "  ")
     for line in found.evidence:
         yield from _wrapped(f"- {line}", width, "  ")
-    for toggle in found.toggles:
-        kept = toggle.pairs - toggle.diverged
-        yield from _wrapped(f"- with {toggle.name}: {kept} of {toggle.pairs} pairs equal", width, "  ")
+    if found.toggles:
+        yield from table(["toggle", "pairs", "diverged"], [_counts(toggle) for toggle in found.toggles])
     if found.cause is not None:
         yield from _cause(found.cause, width)
+
+
+def _counts(toggle: Toggle) -> list[str]:
+    return [toggle.name, str(toggle.pairs), str(toggle.diverged) if toggle.pairs else "-"]
 
 
 def headline(found: Explanation) -> str:

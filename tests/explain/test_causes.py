@@ -224,7 +224,10 @@ class TestSupport:
 
     def test_an_experiment_says_how_many_pairs_it_rests_on(self):
         found = rank(RACE.after(list(gone("threads-1").values())))[0]
-        assert "the experiment is 0 of 2 pairs diverged (95 % interval of the rate: 0 to 85 %)" in found.against
+        assert (
+            "few pairs: on one intra-op thread 0 of 2 pairs diverged (95 % interval of the rate: 0 to 85 %)"
+            in found.against
+        )
         assert "with nothing changed 2 of 2 pairs diverged" in found.against
 
     def test_an_undirected_axis_proves_nothing(self):
