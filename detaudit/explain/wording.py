@@ -27,7 +27,7 @@ ALTERNATIVES = {
 def short(name: str) -> str:
     """`aten.index_put.default` -> `index_put`; an overload other than the default stays."""
     parts = name.split(".")
-    if parts[0] in ("aten", "prims"):
+    if parts[0] in ("aten", "prims", "host"):
         parts = parts[1:]
     return ".".join(part for part in parts if part != "default")
 
