@@ -265,7 +265,7 @@ class Tracer(TorchDispatchMode):
         def digests(result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int | None]:
             return [content(tensor) for tensor in outputs(operator, result, args, kwargs)]
 
-        times = max(self._reruns, rerun.CONFIRM) if operator.suspect else self._reruns
+        times = max(self._reruns, rerun.PATIENCE) if operator.suspect else self._reruns
         found = rerun.repeat(func, args, kwargs, call.snapshot, outcome, digests, times)
         if state is not None:
             self._checked.add(operator.name)
