@@ -16,7 +16,7 @@ from detaudit.explain import wording
 from detaudit.explain.align import align
 from detaudit.explain.dataflow import End, Flow, Source, unequal
 from detaudit.explain.generators import rng_explanation
-from detaudit.explain.tracefile import LeafSeen, Op, Operand, Trace
+from detaudit.explain.tracefile import HOST, LeafSeen, Op, Operand, Trace
 
 Rule = Callable[[Flow, End, Divergence], Explanation]
 
@@ -90,11 +90,11 @@ def _plain_value(flow: Flow, first: Divergence) -> Explanation:
 def _cross_host(flow: Flow, end: End) -> tuple[End, tuple[str, ...]]:
     """Follow a value through the host: where an unequal value comes in although an operator handed one out to Python
     before (`.item()`), the inequality began no later than there."""
-    if end.source not in (Source.VALUE, Source.UNPRODUCED):
+    if end.source not in (Source.VALUE, Source.UNPRODUCED, Source.HOST):
         return end, ()
     for op in flow.a.ops[: end.index]:
         other = flow.pair(op.index)[1]
-        if not op.name.startswith(("aten._local_scalar_dense", "host.")) or other is None:
+        if not op.name.startswith(("aten._local_scalar_dense", HOST)) or other is None:
             continue
         if op.inputs and other.inputs and unequal(op.inputs[0], other.inputs[0]):
             earlier = flow.trace_back(op.inputs[0], other.inputs[0], op.index, other.index)
@@ -127,6 +127,12 @@ def _value(flow: Flow, end: End, first: Divergence) -> Explanation:
     op, other = _both(flow, end)
     evidence = ("all tensors that go in are equal", wording.values(op, other), "no operator produced that value")
     return wording.at(op, Explanation(ExplanationKind.OUTSIDE, first.step, evidence=evidence))
+
+
+def _host(flow: Flow, end: End, first: Divergence) -> Explanation:
+    op = flow.a.ops[end.index]
+    evidence = f"{wording.short(op.name)} takes over unequal data of the host: it comes from outside torch"
+    return wording.at(op, Explanation(ExplanationKind.OUTSIDE, first.step, evidence=(evidence,)))
 
 
 def _random(flow: Flow, end: End, first: Divergence) -> Explanation:
@@ -206,7 +212,8 @@ def _parting(flow: Flow, first: Divergence, end: End | None = None) -> Explanati
     evidence = []
     for label, op in (("A", left), ("B", right)):
         if op is not None:
-            evidence.append(f"only run {label} executed {wording.short(op.name)} at {wording.place(op)}")
+            inside = f" in module {op.module}" if op.module else ""
+            evidence.append(f"only run {label} executed {wording.short(op.name)}{inside} at {wording.place(op)}")
     chosen = min((op for op in (left, right) if op is not None), key=lambda op: op.index, default=None)
     found = Explanation(ExplanationKind.CONTROL_FLOW, first.step, evidence=tuple(evidence))
     return wording.at(chosen, found) if chosen is not None else found
@@ -233,6 +240,7 @@ def _path(flow: Flow, end: End, first: Divergence) -> tuple[str, ...]:
 RULES: dict[Source, Rule] = {
     Source.OPERATOR: _operator,
     Source.VALUE: _value,
+    Source.HOST: _host,
     Source.RANDOM: _random,
     Source.UNPRODUCED: _unproduced,
     Source.UNWRITTEN: _unwritten,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from detaudit.explain.align import Alignment
-from detaudit.explain.tracefile import Op, Operand, Trace
+from detaudit.explain.tracefile import HOST, Op, Operand, Trace
 
 
 class Source(Enum):
@@ -22,6 +22,7 @@ class Source(Enum):
 
     OPERATOR = auto()  # all inputs equal, outputs unequal
     VALUE = auto()  # an argument that is no tensor differs
+    HOST = auto()  # a tensor made from data of the host
     RANDOM = auto()  # a random operator with equal inputs
     UNPRODUCED = auto()  # an unequal input that no traced operator wrote
     UNWRITTEN = auto()  # an unequal input that was allocated and never written
@@ -95,6 +96,8 @@ class Flow:
             return Source.PRODUCER
         if any(unequal(mine, theirs) for mine, theirs in zip(op.inputs, other.inputs, strict=True)):
             return None
+        if op.name.startswith(HOST):
+            return Source.HOST
         if op.values != other.values:
             return Source.VALUE
         return Source.RANDOM if op.random else Source.OPERATOR

@@ -25,7 +25,7 @@ def content(tensor: torch.Tensor) -> int | None:
                 if tensor.stride(dim) == 0 and tensor.size(dim) > 1:
                     base = base.select(dim, 0)
             text = f"{tuple(tensor.shape)}:{tensor_digest(base):016x}"
-            return xxh3_64_intdigest(text)
+            return xxh3_64_intdigest(text.encode())
         return tensor_digest(tensor)
     except (UnsupportedLeafError, RuntimeError):
         return None
@@ -75,7 +75,7 @@ def plain_values(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[s
             continue
         text = repr(value)
         if len(text) > MAX_TEXT:
-            text = f"{text[:MAX_TEXT]}... {xxh3_64_hexdigest(text)}"
+            text = f"{text[:MAX_TEXT]}... {xxh3_64_hexdigest(text.encode())}"
         yield text if isinstance(key, int) else f"{key}={text}"
 
 

@@ -62,7 +62,8 @@ def describe(func: Any) -> Operator:
     namespace, _, name = func._schema.name.partition("::")
     operator = Operator(
         name=f"{namespace}.{name}.{func._overloadname}",
-        view=_is_view(func),
+        # `lift_fresh` is how torch.tensor(...) hands over what it made of Python values: the place where they come in.
+        view=_is_view(func) and name != "lift_fresh",
         random=torch.Tag.nondeterministic_seeded in func.tags,
         allocates=namespace == "aten" and "empty" in name,
         reads_out=name == "_local_scalar_dense",

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detaudit.capture import environment
 from detaudit.capture.patch import Patches
 from detaudit.capture.recorder import Recorder
-from detaudit.explain import rerun, reseeds, tracefile
+from detaudit.explain import host, rerun, reseeds, tracefile
 from detaudit.explain.operands import (
     content,
     generator_state,
@@ -79,7 +79,7 @@ class Tracer(TorchDispatchMode):
         self._opened = False
         self._patches = Patches()
         self._patches.wrap(torch, "compile", self._compile)
-        self._seeds: Patches | None = None
+        self._watches: list[Patches] = []
 
     # The recorder's events.
 
@@ -118,7 +118,7 @@ class Tracer(TorchDispatchMode):
         if not self._tracing and not self._ended:
             if step > 0:
                 self._writer.write({"old": self._storages.seen_before()})
-            self._seeds = reseeds.watch(self._seeded)
+            self._watches = [reseeds.watch(self._seeded), host.watch(self._host_made, self._host_read)]
             self._enter()
             self._tracing = True
         self._writer.write({"step": step})
@@ -141,8 +141,8 @@ class Tracer(TorchDispatchMode):
         if not self._tracing:
             return
         self._tracing, self._ended = False, True
-        if self._seeds is not None:
-            self._seeds.remove()
+        for patches in self._watches:
+            patches.remove()
         if self._writer.full:
             self._note(f"the trace is cut after {self._writer.LIMIT} lines of one step")
         self._writer.write({"end": 1})
@@ -165,6 +165,20 @@ class Tracer(TorchDispatchMode):
         if self._tracing:
             with self._lock:
                 self._writer.write({"seed": function, "value": value, "site": self._number(self._sites.here())})
+
+    def _host_made(self, name: str, tensor: torch.Tensor) -> None:
+        self._guarded(self._host, name, "outs", tensor)
+
+    def _host_read(self, name: str, tensor: torch.Tensor) -> None:
+        self._guarded(self._host, name, "ins", tensor)
+
+    def _host(self, name: str, side: str, tensor: torch.Tensor) -> None:
+        if not self._tracing or self._recorder.at_work == threading.get_ident():
+            return
+        with torch._C._DisableTorchDispatch(), self._lock:  # type: ignore[attr-defined]
+            row = [self._storages.number(tensor), _hex(content(tensor))]
+            site = self._number(self._sites.here())
+            self._writer.write({"op": tracefile.HOST + name, "site": site, side: [row]})
 
     # The operators.
 
@@ -251,7 +265,7 @@ class Tracer(TorchDispatchMode):
         def digests(result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int | None]:
             return [content(tensor) for tensor in outputs(operator, result, args, kwargs)]
 
-        times = max(self._reruns, rerun.CONFIRM) if operator.suspect else self._reruns
+        times = max(self._reruns, rerun.PATIENCE) if operator.suspect else self._reruns
         found = rerun.repeat(func, args, kwargs, call.snapshot, outcome, digests, times)
         if state is not None:
             self._checked.add(operator.name)

@@ -27,6 +27,9 @@ from typing import Any
 from detaudit.core.errors import UnreadableError
 
 FORMAT = "detaudit.optrace/1"
+HOST = "host."
+"""Begins the name of what is no operator: data that came from Python or went there."""
+
 SUFFIX = ".ops.jsonl"
 
 

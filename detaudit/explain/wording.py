@@ -11,13 +11,15 @@ from detaudit.explain.tracefile import Op, Site
 MAX_PATH = 6
 MAX_VALUES = 60
 
+UNIQUE = "unique indices; or torch.use_deterministic_algorithms(True)"
+
 ALTERNATIVES = {
     "index_put": "torch.index_select or nn.functional.embedding, whose backward is deterministic on CPU; "
     "or torch.use_deterministic_algorithms(True)",
     "index_put_": "index_add_ or scatter_add_, which are deterministic on CPU; "
     "or torch.use_deterministic_algorithms(True)",
     "put_": "index_put_ under torch.use_deterministic_algorithms(True)",
-    "index_copy_": "unique indices; or torch.use_deterministic_algorithms(True)",
+    "index_copy_": UNIQUE,
     "scatter_add_": "torch.use_deterministic_algorithms(True)",
     "index_add_": "torch.use_deterministic_algorithms(True)",
 }
@@ -27,7 +29,7 @@ ALTERNATIVES = {
 def short(name: str) -> str:
     """`aten.index_put.default` -> `index_put`; an overload other than the default stays."""
     parts = name.split(".")
-    if parts[0] in ("aten", "prims"):
+    if parts[0] in ("aten", "prims", "host"):
         parts = parts[1:]
     return ".".join(part for part in parts if part != "default")
 
@@ -74,4 +76,7 @@ def values(left: Op, right: Op) -> str:
 
 
 def alternative(op: Op) -> str:
-    return ALTERNATIVES.get(short(op.name).split(".")[0], "")
+    name = short(op.name).split(".")[0]
+    if name in ("index_put", "index_put_") and "True" not in op.values:
+        return UNIQUE  # it does not accumulate: which of several values for one place wins is open
+    return ALTERNATIVES.get(name, "")
