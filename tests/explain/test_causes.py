@@ -9,10 +9,11 @@ import pytest
 
 from detaudit.core.axes import AXES
 from detaudit.core.errors import UnreadableError
-from detaudit.core.model import Toggle
+from detaudit.core.model import Divergence, DivergenceKind, Explanation, ExplanationKind, Outcome, Toggle, Verdict
 from detaudit.explain.catalogue import SCOPES, TABLE, Signature, catalogue, read
 from detaudit.explain.causes import rank, ranked
 from detaudit.explain.evidence import Evidence, source_of
+from detaudit.explain.toggles import Pair, explained
 from tests.zoo.expectations import FAULTS, ZOO
 
 SEED_ENTRY = """
@@ -120,7 +121,7 @@ ZOO_CAUSES = {
     "race_permuted_tree": ("input.q.0", {"drill": "operator", "operator": "index_put_"}, "index-put-race"),
     "unseeded_default_rng": ("batch.loader.0", {"drill": "outside"}, "unseeded-numpy"),
     "unseeded_python_shuffle": ("input.model.0", {"drill": "outside"}, "unseeded-python"),
-    "time_seed": ("rng.torch", {"drill": "rng"}, "no-seed"),
+    "time_seed": ("rng.torch", {"drill": "rng"}, "clock-seed"),
     "hash_seed": ("rng.torch", {"drill": "rng"}, "salted-hash-seed"),
     "set_order_labels": ("loss", {"drill": "outside"}, "string-set-order"),
     "address_order": ("input.model.0", {"drill": "control-flow"}, "address-order"),
@@ -184,7 +185,48 @@ class TestZoo:
     def test_every_cause_that_is_not_marked_untested_is_met_by_a_program(self):
         met = {wanted for *_, wanted in ZOO_CAUSES.values()}
         open_ids = {entry.id for entry in catalogue() if not entry.untested} - met
-        assert open_ids <= {"extra-loader-iteration", "evaluation-draws", "operator-race"}
+        assert open_ids <= {"no-seed", "extra-loader-iteration", "evaluation-draws", "operator-race"}
+
+
+RACES = ("deterministic", "deterministic-fill", "threads-1")
+CURES = {
+    **dict.fromkeys([name for name in ZOO_CAUSES if name.startswith(("race_", "scaler"))], RACES),
+    **dict.fromkeys(["hash_seed", "set_order_labels"], ("hash-seed",)),
+    **dict.fromkeys([name for name, (*_, cause) in ZOO_CAUSES.items() if cause.startswith("unseeded")], ("entropy",)),
+    "tempfile_order": ("entropy",),
+    "uninitialised_param": ("deterministic-fill",),
+    "loader_out_of_order": ("workers-0",),
+}
+"""Which axes really take a fault away; the others have none that does. A skipped update is only the mark of a race
+before it: an axis catches the race, and proves nothing about the skip."""
+
+
+@pytest.mark.parametrize("name", ZOO_CAUSES)
+def test_the_suggested_toggles_lead_to_the_cause(name):
+    """The experiments of a plain check, with pairs that end as they must for this fault."""
+    evidence = zoo_evidence(name)
+    first = Divergence(evidence.step, evidence.leaf, DivergenceKind(evidence.kind))
+    found = Explanation(ExplanationKind(evidence.drill or "unproven"), 0, evidence.operator, code=evidence.line)
+    verdict = Verdict(
+        Outcome.DIVERGED,
+        "they differ",
+        first_divergence=first,
+        explanation=found if evidence.drill else None,
+        command=("python", str(ZOO / f"{name}.py")),
+        created_files=("checkpoint.pt",) if "created-files" in evidence.facts else (),
+    )
+    cures = CURES.get(name, ())
+    settled = name == "resume_checkpoint"
+    tried = []
+
+    def pair(axis):
+        tried.append(axis)
+        return Pair(not (settled or axis in cures))
+
+    cause = explained(verdict, (), pair).explanation.cause
+    assert cause.id == ZOO_CAUSES[name][2], (cause, tried)
+    assert (cause.support == "experiment") == (bool(cures) and name != "scaler_skip_once"), (cause, tried)
+    assert len(set(tried) - {"plain"}) <= 3
 
 
 class TestSupport:
