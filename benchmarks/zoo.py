@@ -267,6 +267,6 @@ def why(verdict: Verdict) -> list[str]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [INSIDE]:
-        run_inside(*sys.argv[2:5], sys.argv[5:])
+        run_inside(sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])
     else:
         sys.exit(main(sys.argv[1:]))

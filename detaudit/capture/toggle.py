@@ -39,7 +39,7 @@ class Entropy:
 
         patches.wrap(random.Random, "seed", seed)
         # random.seed was bound before: it would still call the function that stood in the class then.
-        patches.replace(random, "seed", random._inst.seed)  # type: ignore[attr-defined]
+        patches.replace(random, "seed", random._inst.seed)
         random.seed()
 
     def numpy(self, patches: Patches) -> None:

@@ -257,6 +257,7 @@ class TestAudit:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # ten runs of a program, one after the other
 @pytest.mark.parametrize(
     ("name", "toggle", "cause"),
     [
