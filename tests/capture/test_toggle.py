@@ -32,16 +32,15 @@ seen = []
 def backend(graph, inputs):
     seen.append(graph)
     return graph
-if {compiles}:
+if {whole}:
     torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
 generator = torch.Generator()
 generator.seed()
 isinstance(torch.default_generator, torch.Generator) or sys.exit("the type is another")
 print("threads", torch.get_num_threads())
 print("flag", torch.are_deterministic_algorithms_enabled(), torch.empty(3).isnan().all().item())
-print("workers", loader.num_workers, [batch.tolist() for batch in loader])
+print("workers", loader.num_workers, [batch.tolist() for batch in loader] if {whole} else "")
 print("compiled", len(seen))
-print("hash", hash("a name"))
 print("python", random.random(), random.Random().random(), random.Random(3).random())
 print("numpy", np.random.rand(), np.random.default_rng().random(), np.random.RandomState().rand())
 print("given", np.random.default_rng(3).random())
@@ -49,19 +48,25 @@ print("torch", torch.rand(1).item(), torch.rand(1, generator=generator).item(), 
 """
 
 
-def seen(toggle: str, directory: Path, compiles: bool = False) -> dict[str, str]:
-    """What a script that asks for the opposite of every toggle sees, by the first word of its lines."""
-    env = child_environment(Settings(str(directory), toggle=toggle), os.environ)
-    env.pop("PYTHONHASHSEED", None) if toggle != "hash-seed" else None
-    source = OPPOSITE.format(compiles=compiles)
+def output(toggle: str, directory: Path, source: str) -> str:
+    """What a program prints under a toggle, without a hash seed from outside."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    env = child_environment(Settings(str(directory), toggle=toggle), environ)
     done = subprocess.run(command(source), env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return done.stdout
+
+
+def seen(toggle: str, directory: Path, whole: bool = False) -> dict[str, str]:
+    """What a script that asks for the opposite of every toggle sees, by the first word of its lines. Only the whole of
+    it iterates and compiles."""
+    lines = output(toggle, directory, OPPOSITE.format(whole=whole)).splitlines()
+    return dict(line.split(" ", 1) for line in lines)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return seen("", tmp_path_factory.mktemp("plain"), compiles=True)
+    return seen("", tmp_path_factory.mktemp("plain"), whole=True)
 
 
 def test_without_a_toggle_the_script_gets_what_it_asks_for(plain: dict[str, str]) -> None:
@@ -70,42 +75,37 @@ def test_without_a_toggle_the_script_gets_what_it_asks_for(plain: dict[str, str]
 
 
 CHANGES = {
-    "threads-1": {"threads"},
-    "deterministic": {"flag"},
-    "deterministic-fill": {"flag"},
-    "workers-0": {"workers"},
-    "compile-off": {"compiled"},
+    "threads-1": ("threads", "1"),
+    "deterministic": ("flag", "True False"),
+    "deterministic-fill": ("flag", "True True"),
+    "workers-0": ("workers", "0 [[0, 1], [2, 3]]"),
+    "compile-off": ("compiled", "0"),
 }
+"""The line that changes, and what it then says."""
 
 
 @pytest.mark.parametrize("toggle", CHANGES)
 def test_one_axis_changes_and_no_other(toggle: str, plain: dict[str, str], tmp_path: Path) -> None:
-    found = seen(toggle, tmp_path, compiles=toggle == "compile-off")
-    found["compiled"] = found["compiled"] if toggle == "compile-off" else plain["compiled"]
-    wanted = {
-        "threads-1": "1",
-        "deterministic": "True False",
-        "deterministic-fill": "True True",
-        "workers-0": "0 [[0, 1], [2, 3]]",
-        "compile-off": "0",
-    }
-    (changed,) = CHANGES[toggle]
-    assert found[changed] == wanted[toggle]
-    for line in ("threads", "flag", "workers", "compiled", "given"):
-        assert line == changed or found[line].split()[0] == plain[line].split()[0]
+    line, value = CHANGES[toggle]
+    whole = line in ("workers", "compiled")
+    found = seen(toggle, tmp_path, whole)
+    assert found[line] == value
+    for other in {"threads", "flag", "workers", "given"} - {line}:
+        assert found[other].split()[0] == plain[other].split()[0]
+    assert found["compiled"] == plain["compiled"] or not whole or line == "compiled"
 
 
-@pytest.mark.parametrize("toggle", ["hash-seed", "entropy"])
-def test_what_the_system_drew_is_fixed_and_the_rest_is_as_it_was(
-    toggle: str, plain: dict[str, str], tmp_path: Path
-) -> None:
-    one, two = (seen(toggle, tmp_path) for _ in range(2))
-    lines = {"hash-seed": ("hash",), "entropy": ("python", "numpy", "torch")}[toggle]
-    for line in ("hash", "python", "numpy", "torch"):
-        assert (one[line] == two[line]) == (line in lines), line
+def test_entropy_fixes_what_the_system_drew_and_leaves_what_was_seeded(plain: dict[str, str], tmp_path: Path) -> None:
+    one, two = (seen("entropy", tmp_path) for _ in range(2))
+    for line in ("python", "numpy", "torch"):
+        assert one[line] == two[line] != plain[line]
+        assert len(set(one[line].split())) == 3, "generators still differ from one another"
     assert one["given"] == plain["given"] and one["python"].split()[2] == plain["python"].split()[2]
-    drawn = [one[line].split()[:3] for line in ("python", "numpy")]
-    assert toggle != "entropy" or len({value for row in drawn for value in row}) == 6
+
+
+def test_the_hash_salt(tmp_path: Path) -> None:
+    salts = [output(toggle, tmp_path, "print(hash('a name'))") for toggle in ("hash-seed", "hash-seed", "", "")]
+    assert salts[0] == salts[1] and len(set(salts)) == 3
 
 
 def test_the_manifest_keeps_toggled_runs_apart_from_plain_ones(tmp_path: Path) -> None:
