@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from detaudit.capture import environment
 from detaudit.capture.patch import Patches
@@ -125,12 +130,12 @@ class Tracer(TorchDispatchMode):
 
     def _enter(self) -> None:
         """Push the mode beneath the user's own: he pops his in the order in which he pushed them."""
-        above = []
-        while torch._C._len_torch_dispatch_stack():
-            above.append(torch._C._pop_torch_dispatch_stack())
+        above = _get_current_dispatch_mode_stack()
+        for _ in above:
+            _pop_mode()
         self.__enter__()
-        for mode in reversed(above):
-            torch._C._push_on_torch_dispatch_stack(mode)
+        for mode in above:
+            _push_mode(mode)
 
     def _leave(self) -> None:
         height = torch._C._len_torch_dispatch_stack()
