@@ -180,6 +180,47 @@ class TestWhatIsRecorded:
         forward, again = named(trace, "aten.addmm.default")[:2]
         assert forward.site == again.site and again.node == "" and forward.module == again.module
 
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_backward_of_a_recomputed_function(self, tmp_path, reentrant):
+        """Recomputation stops early inside of `layer`, so that its call never returns."""
+
+        def program():
+            torch.manual_seed(0)
+            h, layer = torch.randn(4, 6, requires_grad=True), nn.Linear(6, 6)
+            opt = torch.optim.SGD([h, *layer.parameters()], lr=0.1)
+            index = torch.tensor([0, 1, 1])
+
+            def pick(rows):
+                return layer(rows[index])
+
+            checkpoint(pick, h, use_reentrant=reentrant).square().sum().backward()
+            opt.step()
+            return h.sum().item().hex()
+
+        trace, _ = traced(tmp_path / "t", program)
+        gathers, (scatter,) = named(trace, "aten.index.Tensor"), named(trace, "aten.index_put.default")
+        assert {gather.site.function for gather in gathers} == {"pick"} and len(gathers) == 2
+        assert scatter.site == gathers[0].site and scatter.node == "IndexBackward0"
+
+    def test_a_function_of_the_users_with_its_own_backward(self, tmp_path):
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient.cumsum(0)
+
+        def program():
+            x = torch.ones(3, requires_grad=True)
+            Twice.apply(x).sum().backward()
+            return train(1)
+
+        trace, _ = traced(tmp_path / "t", program)
+        (found,) = named(trace, "aten.cumsum.default")
+        assert found.node == "TwiceBackward" and found.site.function in ("forward", "program")
+
     def test_leaves_lie_on_storages_of_operators(self, tmp_path):
         trace, _ = traced(tmp_path / "t", lambda: train(1))
         written = {operand.storage for op in trace.ops for operand in op.outputs}

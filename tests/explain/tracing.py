@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,6 @@ def traced(
 ) -> tuple[Trace, object]:
     """The trace of `program`, and what it returned. The process is as before afterwards."""
     directory.mkdir(parents=True)
-    before = dict(os.environ)
     recorder = install.install(Settings(str(directory), trace=window, trace_reruns=reruns))
     try:
         optrace.attach(recorder)
@@ -31,7 +29,7 @@ def traced(
         while torch._C._len_torch_dispatch_stack():
             torch._C._get_dispatch_stack_at(0).__exit__(None, None, None)
         torch.compile = optrace_compile
-    assert dict(os.environ) == before and not list(directory.glob("recorder-error*"))
+    assert not list(directory.glob("recorder-error*"))
     return tracefile.read(directory / f"main{tracefile.SUFFIX}"), result
 
 
