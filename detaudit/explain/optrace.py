@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from detaudit.capture import environment
 from detaudit.capture.patch import Patches
@@ -125,12 +130,12 @@ class Tracer(TorchDispatchMode):
 
     def _enter(self) -> None:
         """Push the mode beneath the user's own: he pops his in the order in which he pushed them."""
-        above = []
-        while torch._C._len_torch_dispatch_stack():
-            above.append(torch._C._pop_torch_dispatch_stack())
+        above = _get_current_dispatch_mode_stack()
+        for _ in above:
+            _pop_mode()
         self.__enter__()
-        for mode in reversed(above):
-            torch._C._push_on_torch_dispatch_stack(mode)
+        for mode in above:
+            _push_mode(mode)
 
     def _leave(self) -> None:
         height = torch._C._len_torch_dispatch_stack()
@@ -164,7 +169,7 @@ class Tracer(TorchDispatchMode):
     def _seeded(self, function: str, value: str) -> None:
         if self._tracing:
             with self._lock:
-                self._writer.write({"seed": function, "value": value, "site": self._number(self._sites.here())})
+                self._writer.write({"seed": function, "value": value, "site": self._number(self._sites.here()[0])})
 
     def _host_made(self, name: str, tensor: torch.Tensor) -> None:
         self._guarded(self._host, name, "outs", tensor)
@@ -177,7 +182,7 @@ class Tracer(TorchDispatchMode):
             return
         with torch._C._DisableTorchDispatch(), self._lock:  # type: ignore[attr-defined]
             row = [self._storages.number(tensor), _hex(content(tensor))]
-            site = self._number(self._sites.here())
+            site = self._number(self._sites.here()[0])
             self._writer.write({"op": tracefile.HOST + name, "site": site, side: [row]})
 
     # The operators.
@@ -231,8 +236,10 @@ class Tracer(TorchDispatchMode):
         """(place, module, backward node) of the operator about to run."""
         node = torch._C._current_autograd_node()
         module = self._recorder.module_path()
-        place = self._sites.here()
-        if node is not None and not module:  # inside a module a backward call recomputes the forward
+        place, crossed = self._sites.here()
+        own = isinstance(node, torch.autograd.function.BackwardCFunction) and not self._sites.recomputing()
+        if node is not None and (crossed or own):
+            # Not when the user's code is called from inside the engine: a recomputed forward, a hook on a gradient.
             origin = self._sites.origin(node)
             return (*(origin or (place, module)), node.name())
         with self._lock:

@@ -20,7 +20,9 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _NOT_USERS = (str(Path(torch.__file__).parent), *(str(Path(sysconfig.get_path(name))) for name in ("stdlib",)))
 _INSTALLED = ("site-packages", "dist-packages")
 
-USER, LIBRARY, MACHINERY = range(3)
+USER, LIBRARY, MACHINERY, ENGINE, CHECKPOINT = range(5)
+_ENGINE = ("torch/autograd/graph.py", "_engine_run_backward")
+_CHECKPOINT = "torch/utils/checkpoint.py"
 
 Place = tuple[str, int, str]
 
@@ -34,26 +36,40 @@ class Sites:
         self._kinds: dict[CodeType, int] = {}
         self._forward: OrderedDict[int, tuple[Place, str]] = OrderedDict()
 
-    def here(self) -> Place:
-        """The innermost frame of the user's code; of an installed library where no user frame is on the stack."""
+    def here(self) -> tuple[Place, bool]:
+        """The innermost frame of the user's code (of an installed library where no user frame is on the stack), and
+        whether the autograd engine was called from there."""
         frame: FrameType | None = sys._getframe(1)
         library: Place = self.NOWHERE
+        crossed = False
         for _ in range(MAX_FRAMES):
             if frame is None:
                 break
             kind = self._kind(frame.f_code)
-            if kind != MACHINERY:
+            if kind == ENGINE:
+                crossed = True
+            elif kind in (USER, LIBRARY):
                 place = (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
                 if kind == USER:
-                    return place
+                    return place, crossed
                 library = library if library[0] else place
             frame = frame.f_back
-        return library
+        return library, crossed
+
+    def recomputing(self) -> bool:
+        """Whether the calling code is run by a checkpoint, inside the innermost call of the engine."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            kind = self._kind(frame.f_code)
+            if kind in (ENGINE, CHECKPOINT):
+                return kind == CHECKPOINT
+            frame = frame.f_back
+        return False
 
     def _kind(self, code: CodeType) -> int:
         kind = self._kinds.get(code)
         if kind is None:
-            kind = self._kinds[code] = _kind_of(code.co_filename)
+            kind = self._kinds[code] = _kind_of(code.co_filename, code.co_name)
         return kind
 
     def forward(self, place: Place, module: str) -> None:
@@ -71,7 +87,11 @@ class Sites:
         return None if number == NO_SEQUENCE else self._forward.get(number)
 
 
-def _kind_of(file: str) -> int:
+def _kind_of(file: str, function: str) -> int:
+    if file.endswith(_CHECKPOINT):
+        return CHECKPOINT
+    if file.endswith(_ENGINE[0]) and function == _ENGINE[1]:
+        return ENGINE
     if file.startswith("<") or file.startswith(_PACKAGE):
         return USER if f"{_PACKAGE}/workloads" in file else MACHINERY
     if any(part in file for part in _INSTALLED):
