@@ -6,8 +6,10 @@
 2. `_judge_all`: compare each later run with A; the earliest divergence decides;
 3. `_dump_divergence`: where it was asked for, the pair again with dumps around the step at which it differed;
 4. `_with_files`: for a diverged pair, the files that run A left in the working directory;
-5. `_next_command`: what to type next;
-6. `write_results`: the reports, and for a clean verdict the certificate.
+5. `_drill`: a diverged pair is run again, its first diverging step operator by operator, and explained;
+6. `_explain`: the pair is repeated with one thing changed at a time, which supports a cause or refutes it;
+7. `next_command`: what to type next;
+8. `write_results`: the reports, and for a clean verdict the certificate.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from detaudit.core import env
 from detaudit.core.errors import UsageError
 from detaudit.core.model import Outcome, Verdict
 from detaudit.core.names import Selection
-from detaudit.launch import child, dumps, files, outdir
+from detaudit.explain.drill import Plan, drill
+from detaudit.explain.toggles import explained
+from detaudit.launch import child, dumps, experiment, files, outdir
 from detaudit.report.json import verdict_json
 from detaudit.report.junit import verdict_junit
 from detaudit.report.markdown import verdict_markdown
@@ -36,6 +40,9 @@ REPORTS: dict[str, Callable[[Verdict], str]] = {
     "summary.md": verdict_markdown,
 }
 """What an audit leaves in its directory for programs and for continuous integration, by file name."""
+
+DRILL = "drill"
+"""Where the runs of the drill-down lie, below the directory of the audit."""
 
 Progress = Callable[[str], None]
 
@@ -51,6 +58,12 @@ class Request:
     every: int = 1
     stats: bool = False
     leaves: tuple[str, ...] = ()
+    drill: bool = True
+    """Whether a diverged pair is run again with its operators traced."""
+    pairs: int = 3
+    """At most how many traced pairs the drill-down takes, and how often a toggle is tried."""
+    all_toggles: bool = False
+    """Whether every toggle is tried, not only those that the first divergence suggests."""
 
     def settings(self, label: str) -> env.Settings:
         directory = str((self.directory / label).resolve())
@@ -67,13 +80,19 @@ def check(request: Request, progress: Progress = lambda line: None) -> Verdict:
     if request.runs < 2:
         raise UsageError(f"--runs {request.runs}: an audit takes at least 2 runs")
     env.read({name: value for name, value in os.environ.items() if name.startswith(env.PREFIX)})
+    if request.pairs < 1:
+        raise UsageError(f"--pairs {request.pairs}: the drill-down takes at least 1 pair")
+    if request.all_toggles and not request.drill:
+        raise UsageError("--explain repeats a diverged pair, which --no-drill forbids; give one of them")
     outdir.prepare(request.directory)
     runs, created = _run_all(request, progress)
     verdict = _judge_all(runs, Selection.parse(request.leaves))
     _dump_divergence(request, verdict, progress)
     verdict = _with_files(verdict, created)
+    verdict = _drill(verdict, request, progress)
     verdict = replace(verdict, command=request.command, directory=str(request.directory))
-    verdict = replace(verdict, next_command=_next_command(verdict, request.directory))
+    verdict = _explain(verdict, runs, request, progress)
+    verdict = replace(verdict, next_command=next_command(verdict, request.directory))
     return write_results(verdict, runs, request.directory)
 
 
@@ -137,10 +156,38 @@ def _with_files(verdict: Verdict, created: Sequence[str]) -> Verdict:
     return replace(verdict, created_files=tuple(created), warnings=(*verdict.warnings, hint))
 
 
-def _next_command(verdict: Verdict, directory: Path) -> str:
+def _drill(verdict: Verdict, request: Request, progress: Progress) -> Verdict:
+    """The verdict with its explanation, where it diverged and the user did not decline."""
+    if verdict.first_divergence is None or not request.drill:
+        return verdict
+
+    def spawn(label: str, settings: env.Settings) -> RunEvidence:
+        directory = (request.directory / DRILL / label).resolve()
+        return child.run(request.command, label, replace(settings, directory=str(directory), dump=False), os.environ)
+
+    plan = Plan(
+        first=verdict.first_divergence,
+        last_step=min((run.last_step for run in verdict.runs if run.last_step is not None), default=None),
+        settings=request.settings(DRILL),
+        pairs=request.pairs,
+    )
+    return replace(verdict, explanation=drill(plan, spawn, progress))
+
+
+def _explain(verdict: Verdict, runs: Sequence[RunEvidence], request: Request, progress: Progress) -> Verdict:
+    """The verdict with its toggles and its cause, where it diverged and the user did not decline."""
+    if verdict.first_divergence is None or not request.drill:
+        return verdict
+    bench = experiment.bench(verdict, request.directory, replace(request.settings(experiment.FOLDER), dump=False), progress)
+    return explained(verdict, runs, bench.pair, request.pairs, request.all_toggles)
+
+
+def next_command(verdict: Verdict, directory: Path) -> str:
     """What an engineer would type next, ready for a shell; empty when there is nothing better than the reason."""
     if verdict.outcome is Outcome.CLEAN:
         return shlex.join(["detaudit", "verify", str(directory)])
+    if verdict.first_divergence and experiment.worth_more(verdict):
+        return shlex.join(["detaudit", "explain", str(directory)])
     if verdict.first_divergence:
         return shlex.join(["detaudit", "show", str(directory), "--step", str(verdict.first_divergence.step)])
     failed = [run.label for run in verdict.runs if run.exit_status]

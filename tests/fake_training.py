@@ -1,8 +1,10 @@
 """Stands in for a recorded training: writes a trail into $DETAUDIT_DIR without torch.
 
-    python fake_training.py [clean | diverge:STEP | fail:STATUS | torn | silent | unloaded | garbage | resume | print]
+    python fake_training.py [clean | diverge:STEP | fail:STATUS | torn | silent | unloaded | garbage | resume | print |
+                            cured:TOGGLE]
 
-The n-th run of a command counts itself in the file `runs` of the working directory where it must differ from the first.
+`cured:TOGGLE` diverges from step 4 on unless that toggle is applied, and fails under `workers-0`. The n-th run of a
+command counts itself in the file `runs` of the working directory where it must differ from the first.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ def main(how: str) -> int:
     word, _, number = how.partition(":")
     if word == "print":
         print(f"process {os.getpid()}")
+    toggle = os.environ.get("DETAUDIT_TOGGLE", "")
+    if word == "cured" and toggle == "workers-0":
+        sys.exit("RuntimeError: no workers, no training")
+    if word == "cured" and toggle != number:
+        how, word, number = "diverge:4", "diverge", "4"
     write(directory, int(number or 0) if word == "diverge" else None, torn=how == "torn")
     if word == "resume":
         Path("checkpoint.pt").write_text("state")
@@ -38,7 +45,9 @@ def main(how: str) -> int:
 
 def write(directory: Path, differs_from: int | None, torn: bool = False, name: str = "main") -> None:
     settings = {key: int(os.environ[f"DETAUDIT_{key.upper()}"]) for key in ("every", "steps", "stats")}
-    writer = TrailWriter(directory / f"{name}.trail", RunManifest({"command": sys.argv}, settings))
+    toggle = os.environ.get("DETAUDIT_TOGGLE", "")
+    decisive = {"command": sys.argv, **({"toggle": toggle} if toggle else {})}
+    writer = TrailWriter(directory / f"{name}.trail", RunManifest(decisive, settings))
     shift = count_run() if differs_from is not None and name == "main" else 1
     shift = 2 if name == "resumed" and differs_from is not None else shift
     for step in range(min(settings["steps"] or 10, 10)):

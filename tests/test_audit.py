@@ -10,7 +10,7 @@ import pytest
 
 from detaudit.audit import Request, check, run_label
 from detaudit.core.errors import UsageError
-from detaudit.core.model import Outcome
+from detaudit.core.model import ExplanationKind, Outcome
 
 FAKE = str(Path(__file__).with_name("fake_training.py"))
 
@@ -24,7 +24,7 @@ def audit(tmp_path, monkeypatch):
 
     def run(how="clean", flags=(), **more):
         lines = []
-        request = Request((sys.executable, *flags, FAKE, how), tmp_path / "out", **more)
+        request = Request((sys.executable, *flags, FAKE, how), tmp_path / "out", **{"drill": False, **more})
         verdict = check(request, lines.append)
         assert json.loads((tmp_path / "out" / "verdict.json").read_text())["verdict"] == str(verdict.outcome)
         return verdict, lines
@@ -49,6 +49,32 @@ def test_diverged(audit, tmp_path):
     assert [leaf.leaf for leaf in verdict.diverging_leaves] == ["loss", "param.w"] and verdict.equal_before == 1
     assert not (tmp_path / "out" / "certificate.json").exists() and verdict.certificate == ""
     assert verdict.next_command.endswith("--step 4")
+
+
+def test_a_drill_down_without_operators_proves_nothing(audit, tmp_path):
+    """The stand-in writes no trace: the pair is run once, and what it lacks is said."""
+    verdict, lines = audit("diverge:4", drill=True)
+    found = verdict.explanation
+    assert found.kind is ExplanationKind.UNPROVEN and found.step == 4 and "was not written" in found.evidence[0]
+    assert sum(line.startswith("drill-down, pair") for line in lines) == 2
+    assert (tmp_path / "out" / "drill" / "pair1-A" / "main.trail").exists()
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["explanation"]["kind"] == "unproven"
+
+
+@pytest.mark.parametrize("how", ["clean", "fail:4"])
+def test_no_drill_down_without_a_divergence(audit, tmp_path, how):
+    verdict, _ = audit(how, drill=True)
+    assert verdict.explanation is None and not (tmp_path / "out" / "drill").exists()
+
+
+def test_a_declined_drill_down(audit, tmp_path):
+    verdict, _ = audit("diverge:4", drill=False)
+    assert verdict.explanation is None and not (tmp_path / "out" / "drill").exists()
+
+
+def test_pairs_below_one_are_refused(audit):
+    with pytest.raises(UsageError, match="--pairs 0"):
+        audit(pairs=0)
 
 
 @pytest.mark.parametrize(("how", "word"), [("clean", "<testcase"), ("diverge:4", "<failure"), ("fail:4", "<error")])

@@ -29,9 +29,27 @@ BESIDE = {"trail": {"digest.spec"}}
 """Modules of a room on the same level that a room may import: spec is free of torch."""
 ONLY_CORE = {"report", "spike"}
 TORCH_FREE_ROOMS = ("core", "trail", "compare", "report", "spike", "launch", "certificate", "audit")
-TORCH_FREE_MODULES = ("digest.spec", "digest.values", "cli", "cli.diff", "cli.show", "cli.verify", "cli.export")
-TORCH_FREE_MODULES += ("cli.dump", "dump.manifest", "dump.reader")
-TORCH_FREE_MODULES += ("explain.buffers", "explain.weigh", "explain.hypotheses")
+TORCH_FREE_MODULES = (
+    "explain.toggles",
+    "explain.buffers",
+    "explain.weigh",
+    "explain.hypotheses",
+    "cli.dump",
+    "dump.manifest",
+    "dump.reader",
+    "explain.causes",
+    "explain.catalogue",
+    "explain.evidence",
+    "explain.rates",
+    "cli.explain",
+    "digest.spec",
+    "digest.values",
+    "cli",
+    "cli.diff",
+    "cli.show",
+    "cli.verify",
+    "cli.export",
+)
 
 
 def sources():

@@ -68,6 +68,7 @@ def manifest(settings: Settings) -> RunManifest:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         **_flags(),
+        **({"toggle": settings.toggle} if settings.toggle else {}),
     }
     git = {"git_commit": base.git_commit(Path.cwd())}
     asked = {"every": settings.every, "steps": settings.steps}

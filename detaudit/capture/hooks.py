@@ -49,6 +49,7 @@ class ModuleHooks:
         self.recorder = recorder
         self._thread = _Thread()
         self._activation_gradients = recorder.selection.opts_into("actgrad")
+        recorder.module_path = self._path
         self._handles = [
             register_module_forward_pre_hook(self._before),
             register_module_forward_hook(self._after, with_kwargs=True),
@@ -61,6 +62,10 @@ class ModuleHooks:
     def reset_stack(self) -> None:
         """Forget calls that an exception ended; to be called where no module can be running."""
         self._thread.stack.clear()
+
+    def _path(self) -> str:
+        stack = self._thread.stack
+        return (self.recorder.roots.path(stack[-1]) or type(stack[-1]).__name__) if stack else ""
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if out_of_sight():
@@ -117,7 +122,7 @@ class ModuleHooks:
         else:
             entry = self.recorder.digest(name, value)
             self._thread.last = (weakref.ref(value), value._version, entry)
-        self.recorder.add_entry(entry)
+        self.recorder.add_entry(entry, value)
         if self._activation_gradients and value.requires_grad:
             value.register_hook(lambda gradient: self._gradient(name, gradient))
 

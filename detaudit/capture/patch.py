@@ -24,6 +24,11 @@ class Patches:
         self._undo.append((owner, name, original))
         setattr(owner, name, replacement)
 
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Put `value` in the place of `owner.name`."""
+        self._undo.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
     def remove(self) -> None:
         while self._undo:
             owner, name, original = self._undo.pop()

@@ -36,6 +36,23 @@ from detaudit.trail.writer import TrailWriter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class Observer(Protocol):
+    """Follows a recording: the operator trace of a drill-down. Called under the recorder's lock."""
+
+    def on_step(self, step: int) -> None:
+        """The step before `step` has been closed."""
+
+    def on_leaf(self, name: str, tensor: torch.Tensor, digest: int) -> None:
+        """A tensor has been digested as the leaf `name` (without its occurrence)."""
+
+    def on_end(self) -> None:
+        """The trail is being closed."""
+
+    def on_fork(self) -> None:
+        """This process is a forked child, whose steps are not followed."""
+
+
 real_exit = os._exit
 """Kept before anything can wrap it."""
 
@@ -66,6 +83,11 @@ class Recorder:
         self.stopped = ""
         self.seconds = 0.0
         self.sink: Sink | None = None
+        self.observers: list[Observer] = []
+        self.module_path: Callable[[], str] = str
+        """The path of the module that the calling thread is inside of; empty outside of any."""
+        self.at_work: int | None = None
+        """The thread in which an event is being handled: what torch does there is not the user's."""
         self._forget()
 
     def _forget(self) -> None:
@@ -88,7 +110,7 @@ class Recorder:
     def add(self, name: str, value: object) -> None:
         """Digest a value now and append it to the step."""
         if self.live and not self.selection.excludes(name):
-            self.add_entry(self.digest(name, value))
+            self.add_entry(self.digest(name, value), value)
 
     def digest(self, name: str, value: object) -> Entry:
         """The entry of a value as it is now, to be appended here or later."""
@@ -100,11 +122,17 @@ class Recorder:
         if self.sink is not None:
             self.sink.take(self.step, name, value)
 
-    def add_entry(self, entry: Entry) -> None:
-        """Append an entry taken before."""
+    def add_entry(self, entry: Entry, value: object = None) -> None:
+        """Append an entry taken before, of `value` where that is a tensor."""
         if self.live and not self.selection.excludes(entry.name):
             self._begin()
             self.buffer.add(entry)
+            self._show(entry, value)
+
+    def _show(self, entry: Entry, value: object) -> None:
+        if self.observers and isinstance(value, torch.Tensor):
+            for observer in self.observers:
+                observer.on_leaf(entry.name, value, entry.found.digest)
 
     def introduce(self, module: nn.Module) -> str:
         """Make a module a root, with its state as first seen (`init.*`); returns its label."""
@@ -137,7 +165,9 @@ class Recorder:
         for (name, tensor), found in zip(chosen, digests, strict=True):
             self.offer(name, tensor)
             stats = leaf_stats(tensor) if self.settings.stats else EMPTY
-            self.buffer.add(Entry(name, found, stats, tuple(self.roots.names(tensor)[1:])))
+            entry = Entry(name, found, stats, tuple(self.roots.names(tensor)[1:]))
+            self.buffer.add(entry)
+            self._show(entry, tensor)
 
     def close_step(self, kind: StepKind, optimizer: str = "") -> None:
         """End the step under way; written unless `--every` leaves it out."""
@@ -146,6 +176,8 @@ class Recorder:
             self._add_generators("end", head=False)
             self._write_step(kind, optimizer)
         self.step += 1
+        for observer in self.observers:
+            observer.on_step(self.step)
         if self.settings.steps and self.step >= self.settings.steps:
             self._stop_run()
 
@@ -165,8 +197,11 @@ class Recorder:
                 if self.sink is not None and self._pid == os.getpid():
                     self.sink.close(outcome, False)
                 return
+            self.at_work = threading.get_ident()
             if not self.stopped:
                 self._guarded_tail()
+            for observer in self.observers:
+                observer.on_end()
             self._end(self.stopped or outcome)
 
     def stop(self, reason: str) -> None:
@@ -178,6 +213,9 @@ class Recorder:
         """In a forked child: a new lock, no trail, no steps. The parent's file is not the child's to write."""
         self.lock = threading.RLock()
         environment.FAMILY.after_fork()
+        for observer in self.observers:
+            observer.on_fork()
+        self.observers = []
         if self._writer is not None:
             self._writer.close()
         if self.sink is not None:
@@ -286,12 +324,14 @@ def event(method: F) -> F:
             return None
         started = time.perf_counter()
         with recorder.lock:
+            outer, recorder.at_work = recorder.at_work, threading.get_ident()
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
                 recorder.failed(error)
                 return None
             finally:
+                recorder.at_work = outer
                 recorder.seconds += time.perf_counter() - started
 
     return run  # type: ignore[return-value]

@@ -19,6 +19,7 @@ from detaudit.cli.check import CheckVerb
 from detaudit.cli.diff import DiffVerb
 from detaudit.cli.doctor import DoctorVerb
 from detaudit.cli.dump import DumpVerb
+from detaudit.cli.explain import ExplainVerb
 from detaudit.cli.export import ExportVerb
 from detaudit.cli.ranks import RanksVerb
 from detaudit.cli.record import RecordVerb
@@ -52,6 +53,7 @@ class Verb(Protocol):
 
 VERBS: tuple[Verb, ...] = (
     CheckVerb(),
+    ExplainVerb(),
     RecordVerb(),
     DiffVerb(),
     RanksVerb(),

@@ -32,7 +32,19 @@ class CheckVerb:
         parser.add_argument(
             "--no-drill",
             action="store_true",
-            help="do not repeat a diverged pair operator by operator (this release never does)",
+            help="do not run a diverged pair again with its operators traced",
+        )
+        parser.add_argument(
+            "--pairs",
+            metavar="N",
+            type=options.positive,
+            default=3,
+            help="at most N traced pairs to explain a divergence, and N of each toggle (%(default)s)",
+        )
+        parser.add_argument(
+            "--explain",
+            action="store_true",
+            help="repeat a diverged pair with every toggle, not only those that its signature suggests",
         )
         parser.add_argument("--out", metavar="DIR", type=Path, default=Path(DEFAULT), help="results (%(default)s)")
         options.add_json(parser)
@@ -46,6 +58,9 @@ class CheckVerb:
             every=args.every,
             stats=args.stats,
             leaves=args.leaves,
+            drill=not args.no_drill,
+            pairs=args.pairs,
+            all_toggles=args.explain,
         )
         verdict = check(request, options.progress)
         _tell_failures(verdict, args.out)

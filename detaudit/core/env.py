@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from detaudit.core.axes import AXES
 from detaudit.core.errors import UsageError
 
 PREFIX = "DETAUDIT_"
@@ -41,6 +42,11 @@ class Settings:
     dump_leaves: tuple[str, ...] = ()
     dump_directory: str = ""
     dump_max_bytes: int = 2**28
+    trace: tuple[int, int] | None = None
+    """First and last step that is traced operator by operator; None traces nothing."""
+    trace_reruns: int = 3
+    toggle: str = ""
+    """An axis of `core/axes.py` that the run is an experiment on; empty for a plain run."""
 
     @property
     def active(self) -> bool:
@@ -74,8 +80,23 @@ def _count(raw: str) -> int:
     return number
 
 
+def _window(raw: str) -> tuple[int, int] | None:
+    if not raw:
+        return None
+    first, last = map(_count, raw.split(":"))
+    if first > last:
+        raise ValueError(raw)
+    return first, last
+
+
 def _switch(raw: str) -> bool:
     return {"0": False, "1": True}[raw]
+
+
+def _axis(raw: str) -> str:
+    if raw and raw not in AXES:
+        raise ValueError(raw)
+    return raw
 
 
 def parse_globs(raw: str) -> tuple[str, ...]:
@@ -110,6 +131,13 @@ TABLE: dict[str, Variable] = {
     "DETAUDIT_DUMP_MAX_BYTES": Variable(
         "raw bytes that one process dumps at most", "an integer >= 1", str(2**28), _positive
     ),
+    "DETAUDIT_TRACE": Variable("trace steps K0 to K1 operator by operator", "K0:K1 with K0 <= K1", "", _window),
+    "DETAUDIT_TRACE_RERUNS": Variable(
+        "how often a traced operator is run again on its inputs", "an integer >= 0", "3", _count
+    ),
+    "DETAUDIT_TOGGLE": Variable(
+        "change this one thing, for an experiment", f"one of {', '.join(AXES)}, or nothing", "", _axis
+    ),
 }
 
 _FIELDS = {
@@ -123,6 +151,9 @@ _FIELDS = {
     "DETAUDIT_DUMP_LEAVES": "dump_leaves",
     "DETAUDIT_DUMP_DIR": "dump_directory",
     "DETAUDIT_DUMP_MAX_BYTES": "dump_max_bytes",
+    "DETAUDIT_TRACE": "trace",
+    "DETAUDIT_TRACE_RERUNS": "trace_reruns",
+    "DETAUDIT_TOGGLE": "toggle",
 }
 
 
@@ -154,6 +185,9 @@ def write(settings: Settings) -> dict[str, str]:
         "DETAUDIT_DUMP_LEAVES": ",".join(settings.dump_leaves),
         "DETAUDIT_DUMP_DIR": settings.dump_directory,
         "DETAUDIT_DUMP_MAX_BYTES": str(settings.dump_max_bytes),
+        "DETAUDIT_TRACE": ":".join(map(str, settings.trace or ())),
+        "DETAUDIT_TRACE_RERUNS": str(settings.trace_reruns),
+        "DETAUDIT_TOGGLE": settings.toggle,
     }
 
 

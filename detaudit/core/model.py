@@ -125,6 +125,57 @@ class Outcome(StrEnum):
         return {"clean": 0, "diverged": 1, "inconclusive": 3}[self.value]
 
 
+class ExplanationKind(StrEnum):
+    """What the drill-down found. Exactly one of these is reported."""
+
+    OPERATOR = "operator"  # equal inputs, unequal outputs, confirmed by running it again on the same inputs
+    OUTSIDE = "outside"  # an unequal tensor that no traced operator produced
+    RNG = "rng"  # a random operator whose generator's state was already unequal
+    CONTROL_FLOW = "control-flow"  # the operator sequences differ, or a tensor came from another producer
+    MEMORY = "memory"  # a value was read that nobody wrote
+    NOT_REPRODUCED = "not_reproduced"  # the traced pairs did not diverge where they were traced
+    UNPROVEN = "unproven"  # the evidence does not decide
+
+
+@dataclass(frozen=True)
+class Toggle:
+    """One experiment: the pair repeated with one axis changed, `diverged` of `pairs` times apart."""
+
+    name: str
+    pairs: int
+    diverged: int
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An entry of the catalogue. `fix` is code to paste, `against` what speaks against it, `support` one of
+    experiment, signature, weak."""
+
+    id: str
+    title: str
+    fix: str
+    against: str
+    support: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the runs diverged. For a backward operator `file`, `line` and `code` are the forward line in the user's
+    script. `rate` says how often, in words; `evidence` what the kind rests on, a sentence an entry."""
+
+    kind: ExplanationKind
+    step: int | None
+    operator: str = ""
+    module: str = ""
+    file: str = ""
+    line: int | None = None
+    code: str = ""
+    evidence: tuple[str, ...] = ()
+    rate: str = ""
+    toggles: tuple[Toggle, ...] = ()
+    cause: Cause | None = None
+
+
 @dataclass(frozen=True)
 class RunReport:
     """How one run of the audited command went. `overhead` is the share of wall time spent in the recorder, None when
@@ -162,3 +213,5 @@ class Verdict:
     directory: str = ""
     certificate: str = ""
     next_command: str = ""
+    explanation: Explanation | None = None
+    """What the drill-down found; None where there was nothing to explain or it was not asked for."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from detaudit.compare.evidence import TRAIL_SUFFIX, RunEvidence, keep_report, with_trail_facts
 from detaudit.core import env
+from detaudit.core.axes import AXES
 from detaudit.core.errors import UnreadableError, UsageError
 from detaudit.core.model import RunReport
 from detaudit.trail.reader import TrailReader
@@ -34,9 +35,11 @@ NEVER_TRAINED = (
 
 
 def child_environment(settings: env.Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment plus the recorder's variables and its directory at the front of PYTHONPATH."""
+    """The user's environment, the variables of the toggle, those of the recorder, and its directory at the front of
+    PYTHONPATH."""
+    toggled = AXES[settings.toggle].variables if settings.toggle else {}
     path = os.pathsep.join([str(AUTOLOAD), *filter(None, [environ.get("PYTHONPATH", "")])])
-    return {**environ, **env.write(settings), "PYTHONPATH": path}
+    return {**environ, **toggled, **env.write(settings), "PYTHONPATH": path}
 
 
 def run(command: Sequence[str], label: str, settings: env.Settings, environ: Mapping[str, str]) -> RunEvidence:

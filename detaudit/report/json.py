@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from detaudit.core.model import Divergence, RunReport, Verdict
+from detaudit.core.model import Divergence, Explanation, RunReport, Verdict
 
 SCHEMA = "detaudit.verdict/1"
 
@@ -32,6 +32,32 @@ def verdict_value(verdict: Verdict) -> dict[str, object]:
         "directory": verdict.directory,
         "certificate": verdict.certificate,
         "next_command": verdict.next_command,
+        "explanation": explanation_value(verdict.explanation) if verdict.explanation else None,
+    }
+
+
+def explanation_value(explanation: Explanation) -> dict[str, object]:
+    cause = explanation.cause
+    return {
+        "kind": str(explanation.kind),
+        "step": explanation.step,
+        "operator": explanation.operator,
+        "module": explanation.module,
+        "file": explanation.file,
+        "line": explanation.line,
+        "code": explanation.code,
+        "evidence": list(explanation.evidence),
+        "rate": explanation.rate,
+        "toggles": [{"name": t.name, "pairs": t.pairs, "diverged": t.diverged} for t in explanation.toggles],
+        "cause": {
+            "id": cause.id,
+            "title": cause.title,
+            "fix": cause.fix,
+            "against": cause.against,
+            "support": cause.support,
+        }
+        if cause
+        else None,
     }
 
 

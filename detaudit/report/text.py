@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from detaudit.core.model import Divergence, DivergenceKind, Outcome, RunReport, Verdict
+from detaudit.report.explanation import explanation_lines
 from detaudit.report.table import printable, table
 
 WIDTH = 100
@@ -38,6 +39,9 @@ def _diverged(verdict: Verdict, width: int) -> Iterator[str]:
     yield from _leaf_rows(verdict.diverging_leaves, verdict.pair)
     yield ""
     yield from _wrapped(f"{_sentence(verdict.reason)} {_before(verdict)}", width, indent="")
+    if verdict.explanation is not None:
+        yield ""
+        yield from explanation_lines(verdict.explanation, width)
 
 
 def first_line(first: Divergence, pair: tuple[str, str] = ("A", "B")) -> str:

@@ -24,7 +24,8 @@ FAKE = str(ROOT / "tests" / "fake_training.py")
 
 RECORDING = {"--steps", "--every", "--stats", "--leaves"}
 VERBS = {
-    "check": {"--runs", "--no-drill", "--out", *RECORDING},
+    "check": {"--runs", "--no-drill", "--pairs", "--explain", "--out", *RECORDING},
+    "explain": {"--pairs"},
     "record": {"--out", *RECORDING},
     "diff": {"--leaves", "--allow-differences"},
     "ranks": {"--leaves"},

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detaudit.core.axes import AXES
 from detaudit.core.env import (
     FIRST_DIVERGENCE,
     PREFIX,
@@ -36,6 +37,7 @@ settings_values = st.builds(
     dump_leaves=st.lists(globs, max_size=3).map(tuple),
     dump_directory=st.text(max_size=10),
     dump_max_bytes=st.integers(1, 10**15),
+    toggle=st.sampled_from(["", *AXES]),
 )
 
 
@@ -76,6 +78,7 @@ ILLEGAL += [("DETAUDIT_STEPS", text) for text in ("-1", "many", "")]
 ILLEGAL += [("DETAUDIT_DUMP", text) for text in ("yes", "2", "")]
 ILLEGAL += [("DETAUDIT_DUMP_STEPS", text) for text in ("", "0,", "-1", "0-2", "last", "1.0", "first_divergence")]
 ILLEGAL += [("DETAUDIT_DUMP_MAX_BYTES", text) for text in ("0", "-5", "1G", "")]
+ILLEGAL += [("DETAUDIT_TOGGLE", text) for text in ("threads", "plain", "threads-1,entropy")]
 ILLEGAL += [("DETAUDIT_STATS", text) for text in ("yes", "2", "True", "")]
 
 

@@ -11,7 +11,7 @@ from tests.report.test_report_text import SEED, VERDICTS, diverged
 
 KEYS = (
     "schema verdict reason warnings steps_compared leaves_compared first_divergence diverging_leaves equal_before runs "
-    "pair created_files manifest_differences overrides leaves command directory certificate next_command"
+    "pair created_files manifest_differences overrides leaves command directory certificate next_command explanation"
 )
 
 

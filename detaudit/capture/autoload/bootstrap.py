@@ -5,6 +5,7 @@ Loads nothing heavy itself: it runs in every Python process of the user's comman
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -16,9 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from detaudit.capture import host_generators
+from detaudit.capture.toggle import Toggled
 from detaudit.core import env
 
 MARKER = "loaded"
+TRACER = "detaudit.explain.optrace"
+"""Loaded by name and only when asked for: it lies in a room above this one."""
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -66,15 +70,22 @@ def start() -> None:
     """Called by sitecustomize when DETAUDIT_DIR is set."""
     settings = env.read({name: value for name, value in os.environ.items() if name.startswith(env.PREFIX)})
     Path(settings.directory, MARKER).touch()
+    # Before the generators are watched: to the recorder they are as unseeded as in a plain run.
+    toggled = Toggled(settings.toggle)
+    toggled.at("start")
     generators = [host_generators.watch_python()]
 
     def numpy_loaded() -> None:
+        toggled.at("numpy.random")
         generators.append(host_generators.watch_numpy())
 
     def torch_loaded() -> None:
         from detaudit.capture import install
 
-        install.install(settings, generators)
+        toggled.at("torch")
+        recorder = install.install(settings, generators)
         install.ProcessEnd().watch()
+        if settings.trace is not None:
+            importlib.import_module(TRACER).attach(recorder)
 
     sys.meta_path.insert(0, AfterImport({"torch": torch_loaded, "numpy.random": numpy_loaded}))
