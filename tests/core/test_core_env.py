@@ -20,6 +20,8 @@ settings_values = st.builds(
     steps=st.integers(0, 10**9),
     stats=st.booleans(),
     leaves=st.lists(globs, max_size=3).map(tuple),
+    trace=st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda pair: tuple(sorted(pair))),
+    trace_reruns=st.integers(0, 99),
 )
 
 
@@ -57,6 +59,8 @@ def test_an_unknown_name_is_an_error_with_the_legal_names(name):
 
 ILLEGAL = [("DETAUDIT_EVERY", text) for text in ("0", "-1", "", "two", "1.5")]
 ILLEGAL += [("DETAUDIT_STEPS", text) for text in ("-1", "many", "")]
+ILLEGAL += [("DETAUDIT_TRACE", text) for text in ("3", "5:4", "-1:2", "a:b", "1:2:3")]
+ILLEGAL += [("DETAUDIT_TRACE_RERUNS", text) for text in ("-1", "")]
 ILLEGAL += [("DETAUDIT_STATS", text) for text in ("yes", "2", "True", "")]
 
 
