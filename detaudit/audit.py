@@ -178,7 +178,9 @@ def _explain(verdict: Verdict, runs: Sequence[RunEvidence], request: Request, pr
     """The verdict with its toggles and its cause, where it diverged and the user did not decline."""
     if verdict.first_divergence is None or not request.drill:
         return verdict
-    bench = experiment.bench(verdict, request.directory, replace(request.settings(experiment.FOLDER), dump=False), progress)
+    bench = experiment.bench(
+        verdict, request.directory, replace(request.settings(experiment.FOLDER), dump=False), progress
+    )
     return explained(verdict, runs, bench.pair, request.pairs, request.all_toggles)
 
 

@@ -150,6 +150,8 @@ def _unproduced(flow: Flow, end: End, first: Divergence) -> Explanation:
         return Explanation(ExplanationKind.OUTSIDE, first.step, evidence=(said,))
     name = wording.short(reader.name)
     evidence = [f"an unequal input of {name} was written by no traced operator: it comes from outside torch"]
+    if name == "lift_fresh":
+        evidence.append("lift_fresh is how torch takes over what torch.tensor or torch.from_numpy made of host data")
     evidence += _order(flow, reader)
     return wording.at(reader, Explanation(ExplanationKind.OUTSIDE, first.step, evidence=tuple(evidence)))
 

@@ -38,6 +38,8 @@ settings_values = st.builds(
     dump_directory=st.text(max_size=10),
     dump_max_bytes=st.integers(1, 10**15),
     toggle=st.sampled_from(["", *AXES]),
+    trace=st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda pair: tuple(sorted(pair))),
+    trace_reruns=st.integers(0, 99),
 )
 
 
@@ -79,6 +81,8 @@ ILLEGAL += [("DETAUDIT_DUMP", text) for text in ("yes", "2", "")]
 ILLEGAL += [("DETAUDIT_DUMP_STEPS", text) for text in ("", "0,", "-1", "0-2", "last", "1.0", "first_divergence")]
 ILLEGAL += [("DETAUDIT_DUMP_MAX_BYTES", text) for text in ("0", "-5", "1G", "")]
 ILLEGAL += [("DETAUDIT_TOGGLE", text) for text in ("threads", "plain", "threads-1,entropy")]
+ILLEGAL += [("DETAUDIT_TRACE", text) for text in ("3", "5:4", "-1:2", "a:b", "1:2:3")]
+ILLEGAL += [("DETAUDIT_TRACE_RERUNS", text) for text in ("-1", "")]
 ILLEGAL += [("DETAUDIT_STATS", text) for text in ("yes", "2", "True", "")]
 
 

@@ -32,13 +32,13 @@ TRUTHS = [
     Truth("race_permuted_tree", "operator", "return tree.index_put_(", "index_put_"),
     Truth("unseeded_default_rng", "outside", "for x, y in loader"),
     Truth("clock_feature", "outside", "x = torch.cat(", "full", "plain value"),
-    Truth("clock_lr", "outside", text="plain value"),
+    Truth("clock_buffer", "outside"),
     Truth("late_reseed", "rng", "torch.manual_seed(", "torch.manual_seed"),
     Truth("time_seed", "rng", "torch.manual_seed(", "torch.manual_seed"),
     Truth("address_order", "control-flow", "features = torch.stack(", "stack", "in another order"),
     Truth("stochastic_depth", "control-flow", "x = x + block(x)", text="only run"),
     Truth("uninitialised_param", "memory", "self.up = nn.Parameter(torch.empty", "empty.memory_format"),
-    Truth("tail_noise", "outside"),
+    Truth("tail_noise", "outside", "p.add_(torch.from_numpy("),
 ]
 
 

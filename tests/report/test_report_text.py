@@ -94,7 +94,9 @@ def test_golden(name, golden):
 
 
 def test_no_golden_is_left_over():
-    assert {path.stem for path in (GOLDEN / "report").glob("*.txt")} == set(VERDICTS)
+    """Those of dumps are watched by their own test."""
+    found = {path.stem for path in (GOLDEN / "report").glob("*.txt") if not path.stem.startswith("dump-")}
+    assert found == set(VERDICTS)
 
 
 @pytest.mark.parametrize("name", VERDICTS)
