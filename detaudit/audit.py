@@ -62,6 +62,8 @@ class Request:
     """Whether a diverged pair is run again with its operators traced."""
     pairs: int = 3
     """At most how many traced pairs the drill-down takes, and how often a toggle is tried."""
+    toggles: bool = True
+    """Whether a diverged pair is also repeated with one thing changed at a time."""
     all_toggles: bool = False
     """Whether every toggle is tried, not only those that the first divergence suggests."""
 
@@ -176,7 +178,7 @@ def _drill(verdict: Verdict, request: Request, progress: Progress) -> Verdict:
 
 def _explain(verdict: Verdict, runs: Sequence[RunEvidence], request: Request, progress: Progress) -> Verdict:
     """The verdict with its toggles and its cause, where it diverged and the user did not decline."""
-    if verdict.first_divergence is None or not request.drill:
+    if verdict.first_divergence is None or not request.drill or not request.toggles:
         return verdict
     bench = experiment.bench(
         verdict, request.directory, replace(request.settings(experiment.FOLDER), dump=False), progress

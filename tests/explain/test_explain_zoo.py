@@ -12,6 +12,9 @@ from detaudit.audit import Request, check
 from detaudit.core.model import Explanation, ExplanationKind
 from tests.zoo.expectations import CASES, ZOO
 
+pytestmark = pytest.mark.timeout(900)
+"""Up to a dozen runs of a program, each with an import of torch."""
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -47,10 +50,19 @@ def explain(command, tmp_path: Path, monkeypatch, **more) -> Explanation:
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    verdict = check(Request(tuple(command), tmp_path / "the out", **more))
+    verdict = check(Request(tuple(command), tmp_path / "the out", **{"toggles": False, **more}))
     assert not list((tmp_path / "the out").rglob("*error*.txt")), "recorder or tracer failed"
     assert verdict.explanation is not None, verdict.reason
     return verdict.explanation
+
+
+@pytest.mark.slow
+def test_one_plain_check_names_operator_line_experiment_and_fix(tmp_path, monkeypatch):
+    case = next(case for case in CASES if case.name == "race_gather_backward")
+    found = explain(case.command(), tmp_path, monkeypatch, toggles=True)
+    assert (found.kind, found.operator) == ("operator", "index_put")
+    assert found.cause is not None and found.cause.id == "index-put-race" and "index_select" in found.cause.fix
+    assert [toggle.diverged for toggle in found.toggles if toggle.name == "deterministic"] == [0]
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from detaudit.audit import Request, check
 from detaudit.core.model import Verdict
 from tests.zoo.expectations import CASES, Case
 
+pytestmark = pytest.mark.timeout(900)
+
 QUICK = {
     "mlp",
     "gan",
