@@ -42,8 +42,7 @@ def test_diverged_reads_as_in_the_seed(call, pair):
     assert code == 1 and err == ""
     place = lines.index("step 2:")
     assert lines[place + 1] == "  prng: EQUAL (8 elements)" and "  tree: DIVERGE at idx 1" in lines[place:]
-    verdict = "VERDICT: HYPOTHESIS C (tree-rebuild nondeterminism): tree is the first to"
-    assert any(line.startswith(verdict) for line in lines)
+    assert lines[-1].startswith("VERDICT: HYPOTHESIS C (tree-rebuild nondeterminism): tree is the first to differ")
 
 
 def test_the_audit_s_directory_and_a_run_s_dump_are_as_good(call, pair):
@@ -71,9 +70,7 @@ def test_json(call, pair):
 def test_a_set_of_one_s_own(call, pair, tmp_path):
     (tmp_path / "own set.toml").write_text(OWN)
     code, out, _ = call(pair, "--hypotheses", tmp_path / "own set.toml")
-    assert code == 1 and "VERDICT: HYPOTHESIS X (t): mine is the first to differ, at step 2. e" in out.replace(
-        "\n", " "
-    )
+    assert code == 1 and out.splitlines()[-1] == "VERDICT: HYPOTHESIS X (t): mine is the first to differ, at step 2. e"
 
 
 def test_another_program_has_no_shipped_set(call, tmp_path):
