@@ -18,6 +18,8 @@ from detaudit.trail.manifest import differences
 from detaudit.trail.reader import TrailReader
 from tests.capture.programs import TRAIN, command, record
 
+pytestmark = pytest.mark.timeout(900)
+
 THREE = TRAIN + "for number in range(3): step(number)\n"
 
 OPPOSITE = """

@@ -13,6 +13,8 @@ import pytest
 from detaudit.dump.reader import open_dump
 from tests.capture.programs import TRAIN, plain, record
 
+pytestmark = pytest.mark.timeout(900)
+
 FOUR = TRAIN + "for number in range(4): step(number)\n"
 LOADED = "import sys; print([name for name in sys.modules if name.startswith('detaudit.dump')])\n"
 

@@ -19,6 +19,8 @@ from detaudit.launch import stress
 from detaudit.launch.experiment import Bench, bench, enough_steps, worth_more
 from tests.zoo.expectations import CASES
 
+pytestmark = pytest.mark.timeout(900)
+
 FAKE = str(Path(__file__).parents[1] / "fake_training.py")
 FIRST = Divergence(0, "grad.model.w", DivergenceKind.VALUE)
 CAUGHT = Explanation(ExplanationKind.OPERATOR, 0, operator="index_put", code="h[index]", evidence=("caught",))

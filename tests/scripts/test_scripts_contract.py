@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)
+
 ROOT = Path(__file__).parents[2]
 CHECK = ROOT / "scripts" / "determinism-check.sh"
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
@@ -255,14 +257,17 @@ def debug_dump(env, out, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_a_stale_rebuild_is_explained_from_its_dumps(real, tmp_path):
-    """The seed's case for real, in a directory with a blank. Threads may miss each other: a few tries are allowed."""
-    for attempt in range(4):
+    """The seed's case for real, in a directory with a blank. Threads may miss each other, and a stale child that hardly
+    changed is no further off than rounding: a few tries are allowed, but the hypothesis must be right in each."""
+    for attempt in range(5):
         done = debug_dump(real, tmp_path / f"the out {attempt}", "--inject", "tree-stale-read")
         if done.returncode:
+            assert "VERDICT: HYPOTHESIS C (tree-rebuild nondeterminism): tree is the first to differ" in done.stdout
+        if "stale or half-updated children" in done.stdout:
             break
     assert done.returncode == 1, done.stderr
-    assert "VERDICT: HYPOTHESIS C (tree-rebuild nondeterminism): tree is the first to differ" in done.stdout
     assert "stale or half-updated children" in done.stdout and "  prng: EQUAL (128 elements)\n" in done.stdout
 
 

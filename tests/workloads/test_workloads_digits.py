@@ -10,6 +10,8 @@ from detaudit.workloads.digits_data import NAMES, Digits, load_images, numbered
 from detaudit.workloads.faults import parse_faults
 from detaudit.workloads.launch import Options, prepare
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(autouse=True)
 def two_threads():

@@ -12,6 +12,8 @@ from detaudit.workloads.launch import Options, prepare
 from detaudit.workloads.per_rl import FAULTS, evaluate, summary, train
 from detaudit.workloads.per_trainer import PerTrainer
 
+pytestmark = pytest.mark.timeout(900)
+
 NAMED = ["sample_prng", "priority_tree", "replay_sample_indices", "is_weights", "encoder_output", "v_value", "v_grad"]
 NAMED += ["td_error", "loss"]
 
