@@ -129,7 +129,10 @@ def optimizer_state(
         state = optimizer.state.get(parameter)
         if state:
             for key, value in state.items():
-                yield from flatten(value, f"optim.{label}.{name}.{key}")
+                if isinstance(value, torch.Tensor):  # nearly always: spare the generator
+                    yield f"optim.{label}.{name}.{key}", value
+                else:
+                    yield from flatten(value, f"optim.{label}.{name}.{key}")
 
 
 def flatten(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
