@@ -49,6 +49,7 @@ TORCH_FREE_MODULES = (
     "cli.show",
     "cli.verify",
     "cli.export",
+    "trainsect.model",
 )
 
 
