@@ -50,6 +50,11 @@ TORCH_FREE_MODULES = (
     "cli.verify",
     "cli.export",
     "trainsect.model",
+    "trainsect.chainlog",
+    "trainsect.pack",
+    "trainsect.run",
+    "trainsect.evalsource",
+    "trainsect.launch",
 )
 
 
