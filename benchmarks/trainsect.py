@@ -98,10 +98,8 @@ def main() -> None:
         step = block(training, None, args.steps) / args.steps
         recording.stop()
         size = sum(path.stat().st_size for path in Path(folder, "run", "checkpoints").glob("*.pt")) / 2
-        print(
         what = f"{args.pairs} pairs of {args.steps} steps"
         print(f"{count / 1e6:.1f} M parameters, {1000 * step:.0f} ms of processor time a step, {what}")
-        )
         median = statistics.median(ratios)
         met = "met" if high <= GOAL else "missed" if low > GOAL else "not decided by this run"
         print(f"recorded / plain: median {median:.4f} [{low:.4f}, {high:.4f}]; goal {GOAL}: {met}")
