@@ -49,6 +49,12 @@ TORCH_FREE_MODULES = (
     "cli.show",
     "cli.verify",
     "cli.export",
+    "trainsect.model",
+    "trainsect.chainlog",
+    "trainsect.pack",
+    "trainsect.run",
+    "trainsect.evalsource",
+    "trainsect.launch",
 )
 
 
