@@ -49,7 +49,9 @@ TORCH_FREE_MODULES = (
     "cli.show",
     "cli.verify",
     "cli.export",
+    "trainsect.collapse",
     "trainsect.model",
+    "trainsect.search",
 )
 
 
