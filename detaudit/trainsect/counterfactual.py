@@ -125,10 +125,10 @@ class Arms:
         subs = substitute(recorded, filling, None, range(start, self.horizon))
         return self.play(purpose, f"nothing real from step {start}", start, subs, filling.name)
 
-    def validate(self, start: int, enough: int = AGREEING, most: int = 12) -> list[Filling]:
+    def validate(self, start: int, enough: int = AGREEING) -> list[Filling]:
         """The first fillings whose own all-filler replay from `start` stays healthy, at most `enough`."""
         found: list[Filling] = []
-        for filling in candidates(self.run, start, shard_ids(self.run))[:most]:
+        for filling in candidates(self.run, start, shard_ids(self.run)):
             arm = self.all_filler(start, filling)
             if not arm.outcome.collapsed and not arm.outcome.uncertain:
                 found.append(filling)

@@ -1,4 +1,4 @@
-"""k of n with its exact interval (Clopper and Pearson 1934, two-sided 95 %), and the controls that carry such counts."""
+"""k of n with its exact 95 % interval (Clopper and Pearson 1934), and the controls that carry such counts."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from detaudit.core.errors import InconclusiveError
 from detaudit.trainsect.model import MicroBatches, Run
 
 FEWEST_IDS = 2
+MOST_SHARDS = 8
 Position = tuple[int, int, int]
 """(step, micro-batch, place in it) of one sample."""
 
@@ -82,13 +83,17 @@ def shards_in(run: Run, recorded: Mapping[int, MicroBatches]) -> dict[str, tuple
 
 
 def candidates(run: Run, checkpoint: int, shards: Mapping[str, Sequence[int]]) -> list[Filling]:
-    """Fillings to try, best first: twice what was trained on before `checkpoint`, then each shard alone."""
+    """Fillings to try, best first: what was trained on before `checkpoint`, some shards alone, the whole pool mixed.
+
+    A shard alone can do harm by its very uniformity (a collapse by order), the pool by what is bad in it."""
     history = sorted({i for s, e in run.steps.items() if s < checkpoint and e.ids for micro in e.ids for i in micro})
+    pool = tuple(sorted({i for ids in shards.values() for i in ids}))
     found = []
     if len(history) >= FEWEST_IDS:
         found += [Filling(f"trained on before step {checkpoint}, draw {k}", tuple(history), k) for k in (1, 2, 3)]
-    found += [Filling(f"{name} alone", tuple(ids), 1) for name, ids in shards.items() if len(ids) >= FEWEST_IDS]
-    return found
+    alone = [Filling(f"{name} alone", tuple(ids), 1) for name, ids in shards.items() if len(ids) >= FEWEST_IDS]
+    found += alone[:MOST_SHARDS]
+    return found + [Filling(f"the whole pool, draw {k}", pool, k) for k in (1, 2) if len(pool) >= FEWEST_IDS]
 
 
 def shard_ids(run: Run) -> dict[str, list[int]]:
