@@ -138,7 +138,8 @@ def flatten(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, object
     Objects with attributes (a batch class, a dataclass) are walked through their `__dict__`. Nothing is left out: what
     has no exact bytes comes out as it is, and its digest will say that it is unsupported.
     """
-    if isinstance(value, torch.Tensor) or depth > MAX_DEPTH or not _holds_tensors(value, depth):
+    whole = isinstance(value, torch.Tensor | np.ndarray | np.generic)
+    if whole or depth > MAX_DEPTH or not _holds_tensors(value, depth):
         yield name, value
         return
     for key, inner in _children(value):
