@@ -15,7 +15,7 @@ from detaudit.trainsect.counts import Control, control
 from detaudit.trainsect.filling import Filling
 from detaudit.trainsect.model import MicroBatches, Patch
 
-EVERYTHING = ("*",)
+EVERYTHING = ("model.param.*", "model.buffer.*")
 BUFFERS = ("model.buffer.*",)
 STATE_FREE, STATE_CONDITIONAL, NOT_RUN = "STATE-INDEPENDENT", "STATE-CONDITIONAL", "not run"
 

@@ -254,11 +254,29 @@ def _shards(found: Diagnosis) -> Diagnosis:
     return _conclude(found, done.kind, done.reason)
 
 
+def dose_is_certain(found: Diagnosis) -> bool:
+    """The smallest dose never collapses, the full one does, and none of those replays is uncertain."""
+    assert found.arms is not None and found.dose is not None
+    curve = [arm for arm in found.arms.kept if arm.purpose == "dose"]
+    ends = [arm for arm in curve if not arm.outcome.uncertain]
+    return bool(
+        found.dose.largest_none
+        and found.dose.smallest_all
+        and found.dose.largest_none < found.dose.smallest_all
+        and curve[0] in ends
+        and curve[-1] in ends
+        and curve[-1].outcome.collapsed
+    )
+
+
 def _conclude(found: Diagnosis, kind: str, reason: str) -> Diagnosis:
     """CONFIRMED only without an uncertain replay and with a monotone bracket; BUFFER where the buffers recover B."""
     assert found.arms is not None and found.bracket is not None and found.isolated is not None
     unsure = [arm for arm in found.arms.kept if arm.outcome.uncertain and arm.purpose not in ("dose", "swap", "order")]
-    if unsure:
+    if unsure and kind == CONCENTRATION and dose_is_certain(found):
+        # Near the dividing dose replays lie near the threshold by nature; the claim rests on the curve's two ends.
+        found.warnings.append(f"{len(unsure)} replays lie within 10 % of the threshold, as they do near a dividing dose")
+    elif unsure:
         return found.end("UNCERTAIN", kind, f"{len(unsure)} replays lie within 10 % of the threshold: {unsure[0].what}")
     if found.bracket.confidence == NON_MONOTONE:
         return found.end(UNPROVEN, kind, "NON-MONOTONE: a later checkpoint is rescued where an earlier one is not")
