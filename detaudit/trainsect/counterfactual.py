@@ -32,6 +32,7 @@ class Arm:
     state: str
     substitutions: Mapping[int, MicroBatches]
     key: str = ""
+    seed: int | None = None
 
     def value(self) -> dict[str, Any]:
         """Plain types, without the substitutions: those of a report's own arms are kept beside it."""
@@ -115,7 +116,7 @@ class Arms:
         if stop not in result.evaluations:
             raise InconclusiveError(f"the replay from step {start} gave no evaluation at step {stop}")
         outcome = self.threshold.judge(result.evaluations[stop])
-        arm = Arm(purpose, what, start, filling, outcome, result.states.get(stop, ""), substitutions, result.key)
+        arm = Arm(purpose, what, start, filling, outcome, result.states.get(stop, ""), substitutions, result.key, seed)
         self.kept.append(arm)
         self.clock.note(result, monotonic() - began, f"{purpose}: {what}")
         return arm

@@ -275,7 +275,9 @@ def _conclude(found: Diagnosis, kind: str, reason: str) -> Diagnosis:
     unsure = [arm for arm in found.arms.kept if arm.outcome.uncertain and arm.purpose not in ("dose", "swap", "order")]
     if unsure and kind == CONCENTRATION and dose_is_certain(found):
         # Near the dividing dose replays lie near the threshold by nature; the claim rests on the curve's two ends.
-        found.warnings.append(f"{len(unsure)} replays lie within 10 % of the threshold, as they do near a dividing dose")
+        found.warnings.append(
+            f"{len(unsure)} replays lie within 10 % of the threshold, as they do near a dividing dose"
+        )
     elif unsure:
         return found.end("UNCERTAIN", kind, f"{len(unsure)} replays lie within 10 % of the threshold: {unsure[0].what}")
     if found.bracket.confidence == NON_MONOTONE:
