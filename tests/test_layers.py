@@ -52,6 +52,11 @@ TORCH_FREE_MODULES = (
     "trainsect.collapse",
     "trainsect.model",
     "trainsect.search",
+    "trainsect.chainlog",
+    "trainsect.pack",
+    "trainsect.run",
+    "trainsect.evalsource",
+    "trainsect.launch",
 )
 
 

@@ -89,6 +89,8 @@ class LoaderTap:
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._loaders: weakref.WeakKeyDictionary[DataLoader[Any], list[int]] = weakref.WeakKeyDictionary()
         self._seen = 0
+        self.datasets: dict[int, Any] = {}
+        """The data set of each loader, by the loader's number."""
         self._patches = Patches()
         self._patches.wrap(DataLoader, "__iter__", self._iter)
         self._patches.wrap(_BaseDataLoaderIter, "__init__", self._init)
@@ -108,6 +110,7 @@ class LoaderTap:
         entry = self._loaders.get(loader)
         if entry is None:
             entry = self._loaders[loader] = [self._seen, -1]
+            self.datasets[self._seen] = loader.dataset
             self._seen += 1
         entry[1] += 1
         return _Epoch(entry[0], entry[1])

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from detaudit.core.errors import InconclusiveError, UnreadableError, UsageError
-from detaudit.trainsect import batches, checkpoint, generators, target
+from detaudit.trainsect import batches, checkpoint, generators, leaves, target
 from detaudit.trainsect.codec import Decoder
 from detaudit.trainsect.leaves import first_difference
 from detaudit.trainsect.model import Event, MicroBatches, Patch
@@ -74,7 +74,7 @@ class Execution:
         self._checkpoints: dict[int, checkpoint.Encoded] = {}
         self._updates = 0
 
-    def checkpoint(self, step: int) -> checkpoint.Encoded:
+    def checkpoint_of(self, step: int) -> checkpoint.Encoded:
         """The checkpoint of a step, read and checked once."""
         if step not in self._checkpoints:
             entry = self.run_record.checkpoints.get(step)
@@ -86,7 +86,7 @@ class Execution:
 
     def begin(self, step: int) -> None:
         """Load a checkpoint and forget what was shown."""
-        target.load(self.target, self.checkpoint(step), f"the checkpoint of step {step}")
+        target.load(self.target, self.checkpoint_of(step), f"the checkpoint of step {step}")
         self.trace = Trace()
 
     def restore(self, saved: checkpoint.Encoded, trace: Trace) -> None:
@@ -124,12 +124,12 @@ class Execution:
             self.trace.evaluations[step] = float(self.target.evaluate(step))
 
     def _patch(self, patch: Patch) -> None:
-        here, there = target.take(self.target), self.checkpoint(patch.source)
+        here, there = target.take(self.target), self.checkpoint_of(patch.source)
         names = [n for n in here.leaves if any(fnmatchcase(n, glob) for glob in patch.leaves)]
         if not names:
             raise UsageError(f"no leaf of the state matches {', '.join(patch.leaves)}")
         node, tensors = graft(here, there, names)
-        state = checkpoint.Encoded(node, tensors, checkpoint.leaf_room.leaves(node, tensors))
+        state = checkpoint.Encoded(node, tensors, leaves.leaves(node, tensors))
         target.load(self.target, state, f"the patch before step {patch.at}")
 
     def _step(self, step: int, request: Request) -> None:
@@ -216,7 +216,7 @@ class Execution:
         found = target.take(self.target, copy=False)
         self.trace.states[step] = found.sha256
         if self.identity:
-            expected = self.checkpoint(step).leaves
+            expected = self.checkpoint_of(step).leaves
             kept = {n: t for n, t in expected.items() if with_gradients or not checkpoint.is_gradient(n)}
             seen = {n: t for n, t in found.leaves.items() if n in kept or not checkpoint.is_gradient(n)}
             different = first_difference(kept, seen)
@@ -256,7 +256,7 @@ class _FirstForward:
 
 def graft(here: checkpoint.Encoded, there: checkpoint.Encoded, names: Sequence[str]) -> tuple[Any, list[torch.Tensor]]:
     """The state `here` with the named tensor leaves of the state `there`. Raises UsageError where they do not match."""
-    walk = checkpoint.leaf_room.walk
+    walk = leaves.walk
     other = dict(walk(there.node))
     tensors = [*here.tensors]
     for name, node in walk(here.node):

@@ -1,6 +1,6 @@
 """The gate: no verdict rests on a replay that is not bit-exact.
 
-`identity` reads top to bottom: `_refusals` (ranks, device, environment), the recorded interval replayed twice by
+`identity` reads top to bottom: `refuse` (ranks, device, environment), the recorded interval replayed twice by
 targets built anew, every leaf of both recorded by the audit's recorder; each replay held to the recording (batches,
 generators, losses, every leaf of every checkpoint), the two trails to each other. Any disagreement halts with the
 first step and leaf. A clean result is a certificate: `fits` says when it may be used again.
@@ -62,7 +62,7 @@ def identity(run: RecordedRun, path: Path, start: int, stop: int, out: Path) -> 
     """Replay [start, stop) twice and compare. `out` receives trails and the certificate.
 
     Raises GateError (exit 3) for a disagreement or a refusal, UsageError for a target that does not fit."""
-    _refusals(run, start, stop)
+    refuse(run, start, stop)
     directory = outdir.prepare(out)
     evaluations = {e.step: e.loss for e in run.evaluations if start <= e.step <= stop}
     request = Request(start, stop, evaluate_at=tuple(sorted(evaluations)))
@@ -74,7 +74,9 @@ def identity(run: RecordedRun, path: Path, start: int, stop: int, out: Path) -> 
     return _pass(run, path, request, verdict, directory)
 
 
-def _refusals(run: RecordedRun, start: int, stop: int) -> None:
+def refuse(run: RecordedRun, start: int, stop: int) -> None:
+    """Raises GateError where no replay of [start, stop) could be trusted here: no recorder data, no checkpoint at its
+    end, another device or environment. Sets torch's thread count to the recorder's."""
     if not run.instrumented:
         raise GateError(f"{run.directory} has no recorder data: an identity replay has nothing to be held to")
     if stop <= start:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,9 @@ class Recording:
     """One run being recorded. Raises UsageError for misuse; a full disk is told by a warning and in the log, and never
     ends the training."""
 
-    def __init__(self, directory: Path, objects: Mapping[str, Any], options: Options) -> None:
+    def __init__(
+        self, directory: Path, objects: Mapping[str, Any], options: Options, tap: batches.LoaderTap | None = None
+    ) -> None:
         refuse_distributed(objects)
         if options.every < 1:
             raise UsageError(f"every={options.every}: checkpoints are at least one step apart")
@@ -73,7 +75,8 @@ class Recording:
         checkpoint.encode(state.take(self.objects), copy=False)  # refuses now what no checkpoint could hold
         self._write_settings()
         self._hook: Any = None
-        self.tap = batches.LoaderTap(self._training)
+        self.before_step: Callable[[int], None] = lambda step: None
+        self.tap = tap or batches.LoaderTap(self.training)
         self._arm()
 
     def _write_settings(self) -> None:
@@ -93,7 +96,8 @@ class Recording:
         }
         (self.directory / SETTINGS).write_text(json.dumps(value, indent=1, sort_keys=True, default=str) + "\n", "utf-8")
 
-    def _training(self) -> bool:
+    def training(self) -> bool:
+        """Whether a batch that is delivered now is trained on: gradients enabled, a recorded model in training mode."""
         return torch.is_grad_enabled() and any(model.training for model in self._models)
 
     def _arm(self) -> None:
@@ -118,6 +122,7 @@ class Recording:
         if self._taken is not None:
             return
         self._disarm()
+        self.before_step(self.step)
         self._log_flags()
         self._taken, self._late = self._store_rng(), ""
         if self.step % self.options.every == 0:

@@ -30,7 +30,8 @@ class TargetReplayer:
         if isinstance(threads, int) and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         self.run, self.path = run, path
-        self._execution = Execution(run, target.build(path))
+        self.built = target.build(path)
+        self._execution = Execution(run, self.built)
         self._results = cache.ResultCache(cache_directory)
         self._snapshots = cache.Snapshots()
         self._base = cache.key_of(run.digest, target.code_sha256(path), environment_fit.deciding())
