@@ -15,7 +15,7 @@ from detaudit.trainsect.counts import Control, control
 from detaudit.trainsect.filling import Filling
 from detaudit.trainsect.model import MicroBatches, Patch
 
-EVERYTHING = ("model.param.*", "model.buffer.*")
+EVERYTHING = ("*.param.*", "*.buffer.*")
 BUFFERS = ("model.buffer.*",)
 STATE_FREE, STATE_CONDITIONAL, NOT_RUN = "STATE-INDEPENDENT", "STATE-CONDITIONAL", "not run"
 
@@ -24,13 +24,21 @@ def last_checkpoint(arms: Arms) -> int:
     return max(step for step in arms.run.checkpoints if step <= arms.horizon)
 
 
-def evaluation_data(arms: Arms, healthy: int) -> Control:
-    """The healthy checkpoint's whole state, evaluated at B: when that collapses, what was evaluated on has changed."""
-    start = last_checkpoint(arms)
-    patch = Patch(at=arms.horizon, source=healthy, leaves=EVERYTHING)
-    what = f"the state of checkpoint {healthy} evaluated at step {arms.horizon}"
-    arm = arms.play("evaluation data", what, start, {}, patch=patch)
-    return control("healthy state evaluated at B", [arm.outcome.collapsed], "any", digests(arms, healthy))
+def evaluation_data(arms: Arms, healthy: Sequence[int]) -> tuple[Control, int | None]:
+    """A healthy checkpoint's weights and buffers, evaluated at B: when that collapses, what was evaluated on changed.
+
+    The checkpoint is the healthy one of least recorded loss, and that loss must itself lie below the threshold: an
+    untrained state is bad at any time, and would prove nothing."""
+    name = "healthy state evaluated at B"
+    recorded = {entry.step: entry.loss for entry in reversed(arms.run.evaluations)}
+    usable = [s for s in healthy if s in recorded and not arms.threshold.judge(recorded[s]).collapsed]
+    if not usable:
+        return control(name, [], "any", "no healthy checkpoint has a recorded loss below the threshold"), None
+    best = min(usable, key=lambda step: (recorded[step], step))
+    patch = Patch(at=arms.horizon, source=best, leaves=EVERYTHING)
+    what = f"the state of checkpoint {best} evaluated at step {arms.horizon}"
+    arm = arms.play("evaluation data", what, last_checkpoint(arms), {}, patch=patch)
+    return control(name, [arm.outcome.collapsed], "any", digests(arms, best)), best
 
 
 def digests(arms: Arms, healthy: int) -> str:

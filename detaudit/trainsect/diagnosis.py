@@ -113,7 +113,7 @@ def diagnose(run: Run, replayer: Replayer, options: Options, say: Callable[[str]
     healthy = [step for step in sorted(run.checkpoints) if is_healthy(found, step)]
     if not healthy:
         return found.end(UNPROVEN, reason="no checkpoint is healthy: the trigger lies before the first one")
-    if _evaluation_data(found, healthy[-1]):
+    if _evaluation_data(found, healthy):
         return found
     _buffers(found, healthy[-1])
     return _shards(found) if _timeline(found) else found
@@ -177,13 +177,13 @@ def _identity(found: Diagnosis, start: int) -> None:
     found.identity = result
 
 
-def _evaluation_data(found: Diagnosis, healthy: int) -> bool:
+def _evaluation_data(found: Diagnosis, healthy: list[int]) -> bool:
     assert found.arms is not None
-    seen = conditions.evaluation_data(found.arms, healthy)
+    seen, at = conditions.evaluation_data(found.arms, healthy)
     found.controls.append(seen)
     if not seen.k:
         return False
-    found.end(EVAL_DATA, reason=f"the healthy state of checkpoint {healthy} collapses by evaluation alone; {seen.text}")
+    found.end(EVAL_DATA, reason=f"the healthy state of checkpoint {at} collapses by evaluation alone; {seen.text}")
     return True
 
 

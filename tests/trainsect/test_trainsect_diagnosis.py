@@ -1,11 +1,11 @@
 """Whole diagnoses of small recorded runs with a known cause: one verdict of the decision table each."""
 
 import pytest
-import trainsect_toys as toys
-from trainsect_rig import record
 
 from detaudit.core.errors import InconclusiveError, UsageError
 from detaudit.trainsect.diagnosis import Options, diagnose
+from tests.trainsect import trainsect_toys as toys
+from tests.trainsect.trainsect_rig import record
 
 
 def diagnosed(toy, bad=None, order=None, predicate="rescue", hold=None, **settings):

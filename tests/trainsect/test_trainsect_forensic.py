@@ -1,11 +1,11 @@
 """Diagnoses from checkpoints alone: probable at best, and silent where rebuilt orders show nothing."""
 
 import pytest
-from trainsect_rig import record
-from trainsect_toys import POOL, Concentration, Single, order, shard_of
 
 from detaudit.core.errors import InconclusiveError
 from detaudit.trainsect.diagnosis import Options, diagnose
+from tests.trainsect.trainsect_rig import record
+from tests.trainsect.trainsect_toys import POOL, Concentration, Single, order, shard_of
 
 
 def stripped(toy, bad, **changes):

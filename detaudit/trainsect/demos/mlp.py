@@ -26,7 +26,7 @@ def data(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(99))
     labels = torch.randint(CLASSES, (count,), generator=generator)
-    return centres[labels] + 2.0 * torch.randn(count, FEATURES, generator=generator), labels
+    return centres[labels] + 1.2 * torch.randn(count, FEATURES, generator=generator), labels
 
 
 class Trainer:
