@@ -56,7 +56,9 @@ class VerifyVerb:
         parser.add_argument("report", metavar="REPORT", type=Path, help="report.json of a diagnosis")
         parser.add_argument("--run", metavar="DIR", type=Path, help="the run directory (the report's parent's parent)")
         parser.add_argument("--target", metavar="FILE", type=Path, help="the target, when it has moved")
-        parser.add_argument("--only", metavar="NAME", action="append", default=[], help="identity, necessity, sufficiency")
+        parser.add_argument(
+            "--only", metavar="NAME", action="append", default=[], help="identity, necessity, sufficiency"
+        )
         parser.add_argument("--no-replay", action="store_true", help="hashes alone")
         options.add_json(parser)
 
