@@ -19,7 +19,7 @@ import torch
 
 from detaudit.core.errors import InconclusiveError, UnreadableError
 from detaudit.trainsect import leaves as leaf_room
-from detaudit.trainsect.codec import Decoder, Encoder, dumps
+from detaudit.trainsect.codec import Decoder, Encoder, dumps, owned
 from detaudit.trainsect.model import CheckpointEntry
 
 SCHEMA = "detaudit.trainsect.checkpoint/1"
@@ -46,7 +46,7 @@ class Encoded:
 
     def decode(self) -> Any:
         """A state whose memory is its own."""
-        return Decoder([tensor.clone(memory_format=torch.preserve_format) for tensor in self.tensors]).decode(self.node)
+        return Decoder([owned(tensor, copy=True) for tensor in self.tensors]).decode(self.node)
 
 
 def is_gradient(leaf: str) -> bool:

@@ -74,7 +74,7 @@ class Encoder:
             raise UsageError(f"{path}: a meta, quantised or nested tensor has no exact form in a checkpoint")
         place = self._places.get(id(value))
         if place is None:
-            place = self._places[id(value)] = self._put(_owned(value.detach(), self._copy), value)
+            place = self._places[id(value)] = self._put(owned(value.detach(), self._copy), value)
         return ["tensor", place, value.requires_grad, type(value) is torch.nn.Parameter]
 
     def _put(self, tensor: torch.Tensor, kept: object) -> int:
@@ -148,7 +148,7 @@ class Encoder:
         return None
 
 
-def _owned(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
+def owned(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
     """The tensor without a larger storage behind it, strides kept; an independent one where `copy` says so."""
     if tensor.layout is not torch.strided:
         return tensor.clone() if copy else tensor

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from detaudit.core.errors import InconclusiveError, UnreadableError, UsageError
 from detaudit.trainsect import batches, checkpoint, generators, leaves, target
-from detaudit.trainsect.codec import Decoder
+from detaudit.trainsect.codec import Decoder, owned
 from detaudit.trainsect.leaves import first_difference
 from detaudit.trainsect.model import Event, MicroBatches, Patch
 from detaudit.trainsect.run import RecordedRun, states_of
@@ -33,6 +33,17 @@ class Mismatch:
     leaf: str
     expected: str
     found: str
+
+
+class WrongBatch(InconclusiveError):
+    """A fetched batch is not the recorded one; nothing behind it would mean anything."""
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(
+            f"step {mismatch.step}, leaf batch: the fetched content {mismatch.found} is not the recorded "
+            f"{mismatch.expected}; the target's fetch() gives other data than the run had"
+        )
+        self.mismatch = mismatch
 
 
 @dataclass
@@ -174,7 +185,7 @@ class Execution:
             found = self._fetch(step, entry.ids)
         digest = batches.content(found)
         if entry.batch and digest != entry.batch:
-            self.trace.mismatches.append(Mismatch(step, "batch", entry.batch, digest))
+            raise WrongBatch(Mismatch(step, "batch", entry.batch, digest))
         return found
 
     def _check_pool(self, step: int, rows: MicroBatches) -> None:
@@ -265,7 +276,7 @@ def graft(here: checkpoint.Encoded, there: checkpoint.Encoded, names: Sequence[s
         source = other.get(name)
         if source is None or not (isinstance(node, list) and node[0] == "tensor"):
             raise UsageError(f"the leaf {name} is no tensor of both states; only tensors are exchanged")
-        tensors[node[1]] = there.tensors[source[1]].clone(memory_format=torch.preserve_format)
+        tensors[node[1]] = owned(there.tensors[source[1]], copy=True)
     return here.node, tensors
 
 

@@ -28,7 +28,7 @@ from detaudit.core.model import Outcome, StepKind, Verdict
 from detaudit.core.names import Selection
 from detaudit.launch import outdir
 from detaudit.trainsect import checkpoint, environment_fit, state, target
-from detaudit.trainsect.execute import Execution, Mismatch, Request
+from detaudit.trainsect.execute import Execution, Mismatch, Request, WrongBatch
 from detaudit.trainsect.run import RecordedRun
 
 SCHEMA = "detaudit.trainsect.gate/1"
@@ -118,6 +118,8 @@ def _replay(run: RecordedRun, path: Path, request: Request, out: Path, first: bo
         execution.steps(request.start, request.stop, request)
         execution.finish(request)
         outcome = "complete"
+    except WrongBatch as error:
+        execution.trace.mismatches.append(error.mismatch)
     finally:
         install.uninstall(outcome)
     return execution
@@ -146,7 +148,7 @@ def _audit_steps(execution: Execution, recorder: Recorder) -> None:
 def _hold_to_recording(execution: Execution, evaluations: Mapping[int, float], label: str) -> None:
     found = [*execution.trace.mismatches]
     for step, loss in evaluations.items():
-        replayed = execution.trace.evaluations[step]
+        replayed = execution.trace.evaluations.get(step, loss)  # absent only behind a wrong batch
         if loss.hex() != replayed.hex():
             found.append(Mismatch(step, "evaluation", repr(loss), repr(replayed)))
     if found:
