@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from detaudit.core.errors import UsageError
 from detaudit.trainsect.counterfactual import Arms, Interval
 from detaudit.trainsect.counts import Control, control
-from detaudit.trainsect.filling import Filling
+from detaudit.trainsect.filling import Filling, substitute
 from detaudit.trainsect.model import MicroBatches, Patch
 
 EVERYTHING = ("*.param.*", "*.buffer.*")
@@ -85,3 +85,14 @@ def swap(interval: Interval, real: Iterable[str], filling: Filling, earlier: Seq
     arm = arms.play("swap", f"suspects from checkpoint {start}", start, subs, filling.name)
     verdict = STATE_FREE if arm.outcome.collapsed else STATE_CONDITIONAL
     return verdict, control(name, [arm.outcome.collapsed], "any", verdict)
+
+
+def recurrence(interval: Interval, cause: Iterable[str], filling: Filling) -> Control:
+    """The cause filled inside the interval, the recorded data after it: a collapse means that it comes again later."""
+    arms = interval.arms
+    recorded = arms.recorded(interval.start, arms.horizon)
+    subs = substitute(recorded, filling, [p for unit in cause for p in interval.units[unit]], ())
+    what = f"cause filled before step {interval.stop}, recorded data after it"
+    arm = arms.play("recurrence", what, interval.start, subs, filling.name)
+    text = "the harm comes again later in the run" if arm.outcome.collapsed else "no second harm later in the run"
+    return control("recurrence (recorded data after the interval)", [arm.outcome.collapsed], "any", text)

@@ -41,6 +41,8 @@ from detaudit.trainsect.timeline import NON_MONOTONE, Bracket, bracket, most_pro
 CONFIRMED = "CONFIRMED (causal)"
 EVAL_DATA, BUFFER = "EVAL-DATA", "BUFFER"
 RESCUE, SEED = "rescue", "seed"
+REPORTED = ("dose", "swap", "order", "recurrence")
+"""Purposes of replays that are reported and decide no shard."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def _shards(found: Diagnosis) -> Diagnosis:
     suspects = sorted(set().union(*done.sets))
     healthy = [step for step in sorted(found.run.checkpoints) if step < interval.start and is_healthy(found, step)]
     found.state, swapped = conditions.swap(interval, suspects, found.fillings[0], healthy)
-    found.controls.append(swapped)
+    found.controls += [swapped, conditions.recurrence(interval, suspects, found.fillings[0])]
     if done.kind == CONCENTRATION:
         found.dose = dose_curve(interval, suspects, found.fillings[0])
         return _conclude(found, CONCENTRATION, done.reason)
@@ -272,7 +274,11 @@ def dose_is_certain(found: Diagnosis) -> bool:
 def _conclude(found: Diagnosis, kind: str, reason: str) -> Diagnosis:
     """CONFIRMED only without an uncertain replay and with a monotone bracket; BUFFER where the buffers recover B."""
     assert found.arms is not None and found.bracket is not None and found.isolated is not None
-    unsure = [arm for arm in found.arms.kept if arm.outcome.uncertain and arm.purpose not in ("dose", "swap", "order")]
+    unsure = [
+        arm
+        for arm in found.arms.kept
+        if arm.outcome.uncertain and arm.purpose not in ("dose", "swap", "order", "recurrence")
+    ]
     if unsure and kind == CONCENTRATION and dose_is_certain(found):
         # Near the dividing dose replays lie near the threshold by nature; the claim rests on the curve's two ends.
         found.warnings.append(

@@ -132,3 +132,11 @@ def test_all_checkpoints_bad():
 def test_an_unknown_predicate():
     with pytest.raises(UsageError, match="rescue or seed"):
         Options(predicate="p")
+
+
+@pytest.mark.parametrize(("again", "text"), [((), "no second harm"), ((90,), "comes again")])
+def test_a_recurrence_is_reported_apart(again, text):
+    """The poison returns at step 90; both arms of the interval's search see benign data there."""
+    found, _, _ = diagnosed(toys.Independent(), {step: [23] for step in (47, *again)})
+    (seen,) = [each for each in found.controls if each.name.startswith("recurrence")]
+    assert text in seen.text and found.status == "CONFIRMED (causal)" and found.shards == ("shard-2",)
