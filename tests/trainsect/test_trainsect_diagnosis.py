@@ -137,6 +137,6 @@ def test_an_unknown_predicate():
 @pytest.mark.parametrize(("again", "text"), [((), "no second harm"), ((90,), "comes again")])
 def test_a_recurrence_is_reported_apart(again, text):
     """The poison returns at step 90; both arms of the interval's search see benign data there."""
-    found, _, _ = diagnosed(toys.Independent(), {step: [23] for step in (47, *again)})
+    found, _, _ = diagnosed(toys.Independent(), {step: [23] for step in (47, *again)}, hold=[61])
     (seen,) = [each for each in found.controls if each.name.startswith("recurrence")]
     assert text in seen.text and found.status == "CONFIRMED (causal)" and found.shards == ("shard-2",)
