@@ -7,6 +7,7 @@ ruptures is installed its Binseg as a cross-check. The result is a first bracket
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from detaudit.core.errors import UsageError
 from detaudit.trainsect.model import Evaluation
@@ -180,8 +182,8 @@ def binseg_onset(excess: Sequence[float], tau: float, noise: float) -> int | Non
     if importlib.util.find_spec("ruptures") is None:
         return None
     import numpy
-    import ruptures
 
+    ruptures: Any = importlib.import_module("ruptures")
     clipped = numpy.minimum(numpy.asarray(excess, dtype=float), 4 * tau)
     penalty = 3 * math.log(len(excess)) * max(noise, tau / 6) ** 2
     edges = [0, *ruptures.Binseg(model="l2", jump=1, min_size=1).fit(clipped).predict(pen=penalty)]

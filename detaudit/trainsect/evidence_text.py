@@ -23,12 +23,12 @@ def markdown(value: Mapping[str, Any]) -> str:
         parts += ["## Controls", "", *table(("control", "collapsed", "expected", "passed", "remark"), rows), ""]
     parts += _dose(value["dose"])
     if value["replays"]:
-        rows = [
+        replays = [
             (r["purpose"], r["what"], r["filling"], number(r["loss"]), "yes" if r["collapsed"] else "no",
              number(r["margin"]) + (" (uncertain)" if r["uncertain"] else ""))
             for r in value["replays"]
         ]  # fmt: skip
-        parts += ["## Replays", "", *table(("purpose", "what", "filling", "loss", "collapsed", "margin"), rows), ""]
+        parts += ["## Replays", "", *table(("purpose", "what", "filling", "loss", "collapsed", "margin"), replays), ""]
     parts += ["## Again", ""]
     parts += [f"    trainsect verify report.json --only {name}" for name in value["repro"]] or ["Nothing was replayed."]
     parts += ["", INTEGRITY]
