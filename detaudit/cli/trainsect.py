@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from detaudit.cli.trainsect_diagnose import DemoVerb, DiagnoseVerb, VerifyVerb
 from detaudit.cli.trainsect_gate import GateVerb
 from detaudit.cli.trainsect_record import RecordVerb
 from detaudit.cli.trainsect_replay import ReplayVerb
@@ -23,7 +24,7 @@ class SubVerb(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[SubVerb, ...] = (RecordVerb(), GateVerb(), ReplayVerb())
+VERBS: tuple[SubVerb, ...] = (RecordVerb(), GateVerb(), ReplayVerb(), DiagnoseVerb(), VerifyVerb(), DemoVerb())
 
 
 class TrainsectVerb:
