@@ -1,0 +1,54 @@
+"""A Launcher that runs the CUDA sources themselves on the CPU (`cuda_on_host.h`), for tests without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+from detaudit.digest.kernels import kernel_path
+
+HEADER = Path(__file__).parent / "cuda_on_host.h"
+KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\d+\)\s*)?(\w+)\(([^)]*)\)')
+
+
+def entries(code):
+    """C++ that enters each kernel of a source with its arguments taken from an array of pointers."""
+    for name, parameters in KERNEL.findall(code):
+        types = [p.strip().rsplit(" ", 1)[0] if "*" not in p else p.strip().rsplit("*", 1)[0] + "*"
+                 for p in parameters.split(",")]  # fmt: skip
+        values = ", ".join(f"*({kind}*)a[{index}]" for index, kind in enumerate(types))
+        yield f"static void enter_{name}(void** a) {{ {name}({values}); }}"
+        yield f'extern "C" int run_{name}(unsigned g, unsigned b, unsigned long long s, void** a) '
+        yield f"{{ return launch(enter_{name}, g, b, s, a); }}"
+
+
+class Simulator:
+    """Compiles a source once a folder; `seed` chooses the schedule of each launch from then on."""
+
+    def __init__(self, folder):
+        self.folder, self.seed, self.launches = Path(folder), 0, []
+        self._libraries = {}
+
+    def launch(self, source, kernel, grid, block, arguments):
+        assert block % 32 == 0 and 0 < grid
+        self.launches.append((kernel, grid))
+        boxes = [(ctypes.c_uint64 if a.itemsize == 8 else ctypes.c_uint32)(int(a)) for a in arguments]
+        pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+        entry = getattr(self._library(source), f"run_{kernel}")
+        assert entry(grid, block, ctypes.c_uint64(self.seed), pointers) == 0, "threads wait at different barriers"
+
+    def _library(self, source):
+        if source not in self._libraries:
+            self._libraries[source] = ctypes.CDLL(str(self.compile(kernel_path(source))))
+        return self._libraries[source]
+
+    def compile(self, path):
+        code = path.read_text(encoding="utf-8")
+        text = f'#include "{HEADER}"\n#include "{path}"\n' + "\n".join(entries(code))
+        unit, library = self.folder / f"{path.stem}.cpp", self.folder / f"{path.stem}.so"
+        unit.write_text(text, encoding="utf-8")
+        flags = ["-O2", "-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"]
+        subprocess.run(["g++", *flags, "-Wno-unknown-pragmas", "-o", library, unit], check=True)
+        return library
