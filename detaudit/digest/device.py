@@ -98,9 +98,7 @@ class DeviceDigester:
             self._batch = Batch(self._device, max(BATCH_ROOTS, count))
         return self._batch
 
-    def _start(
-        self, tensors: Sequence[torch.Tensor], flats: Sequence[torch.Tensor], batch: Batch, start: int
-    ) -> None:
+    def _start(self, tensors: Sequence[torch.Tensor], flats: Sequence[torch.Tensor], batch: Batch, start: int) -> None:
         table, message_start, chunks = plan(tensors, [flat.data_ptr() for flat in flats])
         words = torch.from_numpy(table)
         on_gpu = self._device.type == "cuda"

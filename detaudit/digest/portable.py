@@ -1,7 +1,7 @@
 """The digest from torch operations alone, for any device: slower than a kernel, the same bits.
 
 `PortableDigester.digest` gathers the chunk digests of all leaves on their device (`chunk_digests_of`, which takes
-equal lengths together), copies them to the host once a device, and takes the roots there. Legend of shape suffixes: N inputs of
+equal lengths together), copies them to the host once a device, and takes the roots there. Shape suffixes: N inputs of
 equal length, K blocks of 1 KiB, S stripes of 64 bytes, L the 8 lanes of XXH3.
 
 All arithmetic is on int64 that wraps, which is unsigned arithmetic modulo 2^64 but for shifts and products: a logical
@@ -163,7 +163,7 @@ def _words(data: torch.Tensor) -> torch.Tensor:
 
 
 def _stripe_sums(words_SL: torch.Tensor, key_SL: torch.Tensor) -> torch.Tensor:
-    """What stripes `[..., S, 8]` add to the lanes, `[..., 8]`: each product in its lane, each word in the one beside."""
+    """What stripes `[..., S, 8]` add to the lanes, `[..., 8]`: a product in its lane, a word in the one beside."""
     keyed = words_SL ^ key_SL
     products = (keyed & LOW) * _right(keyed, 32)
     beside = words_SL.unflatten(-1, (4, 2)).flip(-1).flatten(-2)
@@ -181,14 +181,13 @@ def xxh3_64(data: torch.Tensor) -> torch.Tensor:
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The logical bytes of a dense tensor on its own device, uint8 `[nbytes]`; a view where it can be.
 
-    Raises UnsupportedLeafError."""
+    Raises UnsupportedLeafError.
+    """
     reason = unsupported_reason(tensor)
     if reason:
         raise UnsupportedLeafError(reason)
     with torch.no_grad():
-        if tensor.dtype is torch.bool:  # a copy of a bool may turn a byte of 2 into 1
-            return tensor.detach().view(torch.uint8).contiguous().reshape(-1)
-        if tensor.element_size() == 1:  # float8 has no copy on some devices, bytes always have
+        if tensor.element_size() == 1:  # a copy of a bool may turn a byte of 2 into 1
             return tensor.detach().view(torch.uint8).contiguous().reshape(-1)
         return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
