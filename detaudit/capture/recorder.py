@@ -243,8 +243,8 @@ class Recorder:
                 directory / f"{environment.FAMILY.process_name()}.trail", environment.manifest(self.settings)
             )
         for choice in choices():
-            fields = {"device": choice.device, "path": choice.path, **({"why": choice.why} if choice.why else {})}
-            self.note_once(f"digest {choice.device}", "digest", **fields)
+            why = {"why": choice.why} if choice.why else {}
+            self.note_once(f"digest {choice.device}", "digest", device=choice.device, path=choice.path, **why)
         for note, fields in self._notes:
             self._writer.note(note, **fields)
         self._notes.clear()

@@ -52,7 +52,7 @@ class Batch:
             host = torch.empty(self.used, dtype=torch.int64, pin_memory=on_gpu)
             host.copy_(source, non_blocking=on_gpu)
             if on_gpu:
-                done = torch.cuda.Event()
+                done = torch.cuda.Event()  # type: ignore[no-untyped-call,unused-ignore]
                 done.record(torch.cuda.current_stream(source.device))
                 done.synchronize()
             self._values = [value & 0xFFFFFFFFFFFFFFFF for value in host.tolist()]

@@ -166,8 +166,8 @@ def _stripe_sums(words_SL: torch.Tensor, key_SL: torch.Tensor) -> torch.Tensor:
     """What stripes `[..., S, 8]` add to the lanes, `[..., 8]`: a product in its lane, a word in the one beside."""
     keyed = words_SL ^ key_SL
     products = (keyed & LOW) * _right(keyed, 32)
-    beside = words_SL.unflatten(-1, (4, 2)).flip(-1).flatten(-2)
-    return (products + beside).sum(-2)
+    beside = words_SL.reshape(*words_SL.shape[:-1], 4, 2).flip(-1).reshape(words_SL.shape)
+    return torch.sum(products + beside, -2)
 
 
 def xxh3_64(data: torch.Tensor) -> torch.Tensor:
