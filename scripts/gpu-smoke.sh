@@ -2,7 +2,7 @@
 # All GPU checks and figures of this repository, in one table, in under 5 minutes. Needs the repository, torch, CuPy and
 # a CUDA device; nvcc only to compile the kernels ahead of time, which is skipped without it and said so.
 # Exit 0: every check passed. 1: one failed or a goal was missed. 3: there is no usable GPU here, nothing was shown.
-set -uo pipefail
+set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON="${PYTHON:-python3}"
@@ -12,9 +12,9 @@ started=$SECONDS
 declare -a names results
 
 check() { # NAME COMMAND...: run what is left of the time limit allows, keep its outcome
-    local name=$1 left=$((limit - (SECONDS - started))) code
+    local name=$1 left=$((limit - (SECONDS - started))) code=0
     shift
-    if ((left <= 0)); then code=124; else timeout "$left" "$@"; code=$?; fi
+    if ((left <= 0)); then code=124; else timeout "$left" "$@" || code=$?; fi
     names+=("$name")
     case $code in
         0) results+=("passed") ;;
@@ -23,6 +23,7 @@ check() { # NAME COMMAND...: run what is left of the time limit allows, keep its
     esac
 }
 
+code=0
 reason=$("$PYTHON" - <<'PY'
 import sys
 try:
@@ -36,8 +37,7 @@ except KernelsUnavailableError as error:
     print(error)
     sys.exit(3)
 PY
-)
-code=$?
+) || code=$?
 if ((code == 3)); then
     echo "no GPU: $reason" >&2
     exit 3
@@ -71,7 +71,7 @@ printf '\n%-32s %s\n' check result
 failed=0
 for index in "${!names[@]}"; do
     printf '%-32s %s\n' "${names[index]}" "${results[index]}"
-    [[ ${results[index]} == FAILED* ]] && failed=1
+    if [[ ${results[index]} == FAILED* ]]; then failed=1; fi
 done
 printf '%d s\n' $((SECONDS - started))
 exit $failed

@@ -18,7 +18,7 @@ from detaudit.digest.launcher import CupyLauncher, Launcher
 
 REBUILD, RACY = "per_tree_rebuild", "per_tree_rebuild_racy"
 SHAPES = {REBUILD: (1, 1024), RACY: (128, 256)}
-"""Grid and block: one block, so that `__syncthreads()` stands between levels; the racy one has 128 and no such thing."""
+"""Grid and block: one block, so that `__syncthreads()` stands between levels; the racy has 128 and no such thing."""
 
 
 class KernelRebuild:
