@@ -25,10 +25,13 @@ def entries(code):
 
 
 class Simulator:
-    """Compiles a source once a folder; `seed` chooses the schedule of each launch from then on."""
+    """Compiles a source once a folder; `seed` chooses the schedule of each launch from then on.
 
-    def __init__(self, folder):
-        self.folder, self.seed, self.launches = Path(folder), 0, []
+    With `watched`, accesses are hooked: `races()` says how many the launches since had, and `preempt` N yields at one
+    access in N."""
+
+    def __init__(self, folder, watched=False):
+        self.folder, self.seed, self.launches, self.watched, self.preempt = Path(folder), 0, [], watched, 0
         self._libraries = {}
 
     def launch(self, source, kernel, grid, block, arguments):
@@ -36,6 +39,7 @@ class Simulator:
         self.launches.append((kernel, grid))
         boxes = [(ctypes.c_uint64 if a.itemsize == 8 else ctypes.c_uint32)(int(a)) for a in arguments]
         pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+        self._library(source).set_preemption(self.preempt)
         entry = getattr(self._library(source), f"run_{kernel}")
         assert entry(grid, block, ctypes.c_uint64(self.seed), pointers) == 0, "threads wait at different barriers"
 
@@ -49,6 +53,21 @@ class Simulator:
         text = f'#include "{HEADER}"\n#include "{path}"\n' + "\n".join(entries(code))
         unit, library = self.folder / f"{path.stem}.cpp", self.folder / f"{path.stem}.so"
         unit.write_text(text, encoding="utf-8")
-        flags = ["-O2", "-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"]
-        subprocess.run(["g++", *flags, "-Wno-unknown-pragmas", "-o", library, unit], check=True)
+        flags = ["-O2", "-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC"]
+        hooks = ["-fsanitize=thread"] if self.watched else []
+        part = unit.with_suffix(".o")
+        subprocess.run(["g++", *flags, *hooks, "-Wno-unknown-pragmas", "-c", "-o", part, unit], check=True)
+        # Linked without the sanitizer: the hooks it calls are the header's own.
+        subprocess.run(["g++", "-shared", "-o", library, part], check=True)
         return library
+
+    def races(self):
+        """The number of races since the last call, and the first: (address, block, thread) of both accesses."""
+        first, found, where = (ctypes.c_uint64 * 6)(), 0, None
+        for library in self._libraries.values():
+            library.take_races.restype = ctypes.c_uint64
+            count = library.take_races(first)
+            if count and not found:
+                where = (tuple(first[:3]), tuple(first[3:]))
+            found += count
+        return found, where

@@ -12,7 +12,7 @@ import torch
 from digest_simulator import Simulator
 
 from detaudit.digest import golden, host
-from detaudit.digest.device import DeviceDigester, plan
+from detaudit.digest.device import ROW_WORDS, DeviceDigester, plan
 from detaudit.digest.device_stats import READINGS, device_stats, stats_plan
 from detaudit.digest.kernels import kernel_path
 from detaudit.digest.portable import flat_bytes
@@ -192,3 +192,79 @@ def test_more_segments_than_a_tile_of_the_last_kernel(simulator):
     assert total != backwards
     assert out.view(np.float64)[[0, 2, 3]].tolist() == [total, lows.min(), lows.max()]
     assert out[[1, 4, 5]].tolist() == [(2**63 + 5) * 301 % 2**64, 903, 1204]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    return Simulator(tmp_path_factory.mktemp("watched"), watched=True)
+
+
+def stats_form(tensors, simulator):
+    return device_stats(tensors, CPU, simulator)
+
+
+WATCHED = {
+    "many blocks": (many_blocks, host.tensor_digest, (0, 7, 240, 241, 1300)),
+    "single block": (lambda tensors, it: single_block(tensors, it, 64), host.tensor_digest, (0, 7, 240, 241, 1300)),
+    "stats": (stats_form, tensor_stats, (0, 7, 700)),
+}
+
+
+@pytest.mark.parametrize(("form", "reference", "sizes"), WATCHED.values(), ids=WATCHED)
+def test_no_race_and_one_result_under_preemption(form, reference, sizes, watched):
+    """A hundred schedules that yield at one access in seven. More than any result the detector counts: it would flag
+    a missing barrier on a schedule that gives the right answer, too."""
+    tensors = [random_bytes(size) for size in sizes]
+    expected = [reference(tensor) for tensor in tensors]
+    watched.preempt = 7
+    for watched.seed in range(100):
+        assert form(tensors, watched) == expected
+    assert watched.races() == (0, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [many_blocks, single_block, stats_form])
+def test_no_race_at_full_size(form, watched):
+    """Three ragged chunks, a few schedules, pre-emption now and then."""
+    tensors = [random_bytes(2 * CHUNK + 77), random_bytes(CHUNK + 1)]
+    expected = [(tensor_stats if form is stats_form else host.tensor_digest)(tensor) for tensor in tensors]
+    watched.preempt = 1000
+    for watched.seed in range(3):
+        assert form(tensors, watched) == expected
+    assert watched.races() == (0, None)
+
+
+BREAKS = {
+    "a barrier of the long path": ("leaf_digest", "        __syncthreads();\n        if (threadIdx.x < 8) {"),
+    "the barrier before the root": ("leaf_digest_single_block", "        __syncthreads();  // thread 0 wrote"),
+    "the barrier of the tree": ("leaf_stats", "        __syncthreads();\n    }\n    if (lane == 0)"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), BREAKS.values(), ids=BREAKS)
+def test_a_missing_barrier_is_a_race(name, text, tmp_path):
+    """The control of the detector: each barrier that is taken out shows as a race in one schedule."""
+    code = kernel_path(name).read_text(encoding="utf-8")
+    assert code.count(text) == 1
+    broken = tmp_path / f"{name}.cu"
+    broken.write_text(code.replace(text, text.replace("__syncthreads();", "", 1)), encoding="utf-8")
+    simulator = Simulator(tmp_path, watched=True)
+    simulator._libraries[name] = ctypes.CDLL(str(simulator.compile(broken)))
+    form = {"leaf_digest": many_blocks, "leaf_stats": stats_form}.get(name, single_block)
+    # The digest of a long last chunk is read behind other barriers. Where a short tail follows, and 29 dimensions make
+    # a message of 264 bytes, that of the chunk before is not: it ends at byte 256, the last of a whole stripe.
+    leaf = random_bytes(CHUNK + 100).reshape(*[1] * 28, -1) if form is single_block else random_bytes(3000)
+    form([leaf], simulator)
+    count, (earlier, later) = simulator.races()
+    assert count > 0 and earlier[0] == later[0] and earlier[1:] != later[1:]
+
+
+def test_two_blocks_that_write_one_word_are_a_race(watched):
+    """The control across blocks: two rows whose messages overlap."""
+    data = random_bytes(600)
+    table, start, chunks = plan([data, data], [data.data_ptr()] * 2)
+    table[ROW_WORDS + 3] = table[3]
+    rows = np.uint64(table.ctypes.data)
+    watched.launch("leaf_digest", "leaf_chunks", chunks, 256, (rows, np.uint32(2), rows + np.uint64(8 * start)))
+    count, (earlier, later) = watched.races()
+    assert count == 8 and {earlier[1], later[1]} == {0, 1}
