@@ -115,13 +115,33 @@ __device__ u64 lane_start(u32 lane) {
     }
 }
 
-// What the stripes of one block add to the lanes; the whole warp calls. Thread t of the warp reads word t of each of
-// four runs of 256 bytes: lane t % 8 of stripes t / 8, t / 8 + 4, + 8 and + 12, so a warp's loads are coalesced and a
-// thread needs four words of the secret for any number of blocks. Returns in threads 0 to 7 the sum of their lane.
-__device__ u64 block_sum(const u8* p, u32 stripes, u32 t, const u64* key) {
-    u64 word[4], products = 0, plain = 0;
+// The words of one block that thread t of a warp adds up: word t of each of four runs of 256 bytes, which is lane t % 8
+// of stripes t / 8, t / 8 + 4, + 8 and + 12. So a warp's loads are coalesced, and a thread needs four words of the
+// secret for any number of blocks. All loads of a whole block stand before their first use: one load in flight at a
+// time would reach half of the memory's speed at best. Stripes that are not there are 0.
+__device__ void load_block(const u8* p, u32 stripes, u32 t, u64* word) {
+    const u64* at = (const u64*)((u64)p & ~7ULL) + t;
+    const u32 shift = 8 * (u32)((u64)p & 7);
+    if (stripes < 16) {
+        for (u32 r = 0; r < 4; ++r) word[r] = (t >> 3) + 4 * r < stripes ? read64(p + 256 * r + 8 * t) : 0;
+    } else if (shift == 0) {
 #pragma unroll
-    for (u32 r = 0; r < 4; ++r) word[r] = (t >> 3) + 4 * r < stripes ? read64(p + 256 * r + 8 * t) : 0;
+        for (u32 r = 0; r < 4; ++r) word[r] = at[32 * r];
+    } else {
+        u64 next[4];
+#pragma unroll
+        for (u32 r = 0; r < 4; ++r) {
+            word[r] = at[32 * r];
+            next[r] = at[32 * r + 1];
+        }
+#pragma unroll
+        for (u32 r = 0; r < 4; ++r) word[r] = (word[r] >> shift) | (next[r] << (64 - shift));
+    }
+}
+
+// What the stripes of one block add to the lanes; the whole warp calls. Threads 0 to 7 get the sum of their lane.
+__device__ u64 block_sum(const u64* word, u32 stripes, u32 t, const u64* key) {
+    u64 products = 0, plain = 0;
 #pragma unroll
     for (u32 r = 0; r < 4; ++r) {
         u64 keyed = word[r] ^ key[r];
@@ -143,9 +163,17 @@ __device__ u64 hash_long(const u8* p, u64 n, u64* sums) {
     for (u32 r = 0; r < 4; ++r) key[r] = SECRET[(t >> 3) + 4 * r + (t & 7)];
     for (u64 first = 0; first < touched; first += TILE_BLOCKS) {
         u32 here = (u32)(touched - first < TILE_BLOCKS ? touched - first : TILE_BLOCKS);
-        for (u32 b = warp; b < here; b += warps) {
-            u64 sum = block_sum(p + (first + b) * BLOCK_BYTES, first + b < whole ? 16 : rest, t, key);
-            if (t < 8) sums[8 * b + t] = sum;
+        for (u32 b = warp; b < here; b += 2 * warps) {  // two blocks at a time, for more loads in flight
+            const u32 c = b + warps < here ? b + warps : b;
+            const u32 stripes_b = first + b < whole ? 16 : rest, stripes_c = first + c < whole ? 16 : rest;
+            u64 word_b[4], word_c[4];
+            load_block(p + (first + b) * BLOCK_BYTES, stripes_b, t, word_b);
+            load_block(p + (first + c) * BLOCK_BYTES, stripes_c, t, word_c);
+            u64 sum_b = block_sum(word_b, stripes_b, t, key), sum_c = block_sum(word_c, stripes_c, t, key);
+            if (t < 8) {
+                sums[8 * b + t] = sum_b;
+                sums[8 * c + t] = sum_c;
+            }
         }
         __syncthreads();
         if (threadIdx.x < 8) {
