@@ -56,9 +56,9 @@ class Simulator:
         flags = ["-O2", "-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC"]
         hooks = ["-fsanitize=thread"] if self.watched else []
         part = unit.with_suffix(".o")
-        subprocess.run(["g++", *flags, *hooks, "-Wno-unknown-pragmas", "-c", "-o", part, unit], check=True)
+        subprocess.run(["g++", *flags, *hooks, "-Wno-unknown-pragmas", "-c", "-o", part, unit], check=True, timeout=200)
         # Linked without the sanitizer: the hooks it calls are the header's own.
-        subprocess.run(["g++", "-shared", "-o", library, part], check=True)
+        subprocess.run(["g++", "-shared", "-o", library, part], check=True, timeout=200)
         return library
 
     def races(self):
