@@ -58,7 +58,7 @@ detaudit_install() {
   # torch first, on its own: a resolver that starts elsewhere may settle on a CUDA build of several gigabytes.
   detaudit_pip torch==2.13.0
   detaudit_pip hatchling editables
-  detaudit_pip --no-build-isolation --editable "$detaudit_root[workloads]" pytest pytest-timeout hypothesis mypy ruff
+  detaudit_pip --no-build-isolation --editable "$detaudit_root[workloads]" pytest pytest-timeout pytest-xdist hypothesis mypy ruff
   detaudit_stamp >"$detaudit_root/.venv/detaudit-stamp"
 }
 

@@ -158,7 +158,7 @@ NUMBERS = [
 NUMBERS += [np.longdouble(1.5), np.array([1 + 2j]), np.array(["x"]), "text", None, object(), [1.0]]
 
 
-@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NUMBERS, ids=lambda value: "object" if type(value) is object else repr(value))
 def test_leaf_stats_of_plain_values(value):
     stats = leaf_stats(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 8:

@@ -135,7 +135,7 @@ FAULTS = [
     _fault("hash_seed", "rng.torch|init.*", 0, "row 9: hash() of a string as a seed"),
     _fault("set_order_labels", "loss*", 0, "row 9: hand-made targets are no module's input"),
     _fault("address_order", "input.*", 0, "row 9: id() order"),
-    _fault("tempfile_order", "input.*", 0, "row 10: file names from tempfile decide the order"),
+    _fault("tempfile_order", "input.*", None, "row 10: file names from tempfile decide the order"),
     _fault("uninitialised_param", "init.param.*up", 0, "row 20"),
     _fault("unseeded_layer", "init.param.*frequency", 0, "row 1, stable-baselines3#292: one part unseeded"),
     _fault("unseeded_sampler", "rng.loader*|rng.sampler*|sampler.*", 0, "row 15: the sampler's own generator"),
