@@ -41,8 +41,8 @@ def told(directories: Sequence[Path], first: Divergence, process: str) -> tuple[
     """How the leaf `first` differs between the dumps of two traced runs, else why that is not known."""
     try:
         a, b = (open_dump(directory / DUMP_NAME) for directory in directories)
-        sides = [{process: dump[process]} if process in dump else {} for dump in (a, b)]
-        verdict = compare_dumps(*sides, allow_differences=True)
+        left, right = ({process: dump[process]} if process in dump else {} for dump in (a, b))
+        verdict = compare_dumps(left, right, allow_differences=True)
     except DetauditError as error:
         return (_unknown(first, str(error)),)
     found = [buffer for buffer in verdict.buffers if (buffer.step, buffer.leaf) == (first.step, first.leaf)]
