@@ -49,6 +49,14 @@ TORCH_FREE_MODULES = (
     "cli.show",
     "cli.verify",
     "cli.export",
+    "trainsect.collapse",
+    "trainsect.model",
+    "trainsect.search",
+    "trainsect.chainlog",
+    "trainsect.pack",
+    "trainsect.run",
+    "trainsect.evalsource",
+    "trainsect.launch",
 )
 
 

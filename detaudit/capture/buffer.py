@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -23,8 +24,7 @@ MAX_OCCURRENCES = 16
 FOLDED = "folded"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A leaf before it has its place: `name` without occurrence."""
 
     name: str
@@ -75,7 +75,9 @@ class StepBuffer:
         if head:
             self._head.append(entry)
             return
-        stream = self._streams.setdefault(threading.get_ident(), _Stream())
+        stream = self._streams.get(threading.get_ident())
+        if stream is None:
+            stream = self._streams[threading.get_ident()] = _Stream()
         count = stream.counts.get(entry.name, 0)
         stream.counts[entry.name] = count + 1
         if count < MAX_OCCURRENCES:

@@ -129,7 +129,10 @@ def optimizer_state(
         state = optimizer.state.get(parameter)
         if state:
             for key, value in state.items():
-                yield from flatten(value, f"optim.{label}.{name}.{key}")
+                if isinstance(value, torch.Tensor):  # nearly always: spare the generator
+                    yield f"optim.{label}.{name}.{key}", value
+                else:
+                    yield from flatten(value, f"optim.{label}.{name}.{key}")
 
 
 def flatten(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
@@ -138,7 +141,8 @@ def flatten(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, object
     Objects with attributes (a batch class, a dataclass) are walked through their `__dict__`. Nothing is left out: what
     has no exact bytes comes out as it is, and its digest will say that it is unsupported.
     """
-    if isinstance(value, torch.Tensor) or depth > MAX_DEPTH or not _holds_tensors(value, depth):
+    whole = isinstance(value, torch.Tensor | np.ndarray | np.generic)
+    if whole or depth > MAX_DEPTH or not _holds_tensors(value, depth):
         yield name, value
         return
     for key, inner in _children(value):

@@ -162,12 +162,15 @@ class Recorder:
         self._begin()
         group = self._groups.setdefault(key, Group())
         digests = group.digests([name for name, _ in chosen], [tensor for _, tensor in chosen])
+        with_stats, followed = self.settings.stats, self.sink is not None or bool(self.observers)
         for (name, tensor), found in zip(chosen, digests, strict=True):
-            self.offer(name, tensor)
-            stats = leaf_stats(tensor) if self.settings.stats else EMPTY
+            stats = leaf_stats(tensor) if with_stats else EMPTY
             entry = Entry(name, found, stats, tuple(self.roots.names(tensor)[1:]))
+            if followed:
+                self.offer(name, tensor)
             self.buffer.add(entry)
-            self._show(entry, tensor)
+            if followed:
+                self._show(entry, tensor)
 
     def close_step(self, kind: StepKind, optimizer: str = "") -> None:
         """End the step under way; written unless `--every` leaves it out."""

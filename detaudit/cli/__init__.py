@@ -25,6 +25,7 @@ from detaudit.cli.ranks import RanksVerb
 from detaudit.cli.record import RecordVerb
 from detaudit.cli.show import ShowVerb
 from detaudit.cli.spike import SpikeVerb
+from detaudit.cli.trainsect import TrainsectVerb
 from detaudit.cli.verify import VerifyVerb
 from detaudit.core.errors import DetauditError
 
@@ -63,6 +64,7 @@ VERBS: tuple[Verb, ...] = (
     DumpVerb(),
     DoctorVerb(),
     SpikeVerb(),
+    TrainsectVerb(),
 )
 
 

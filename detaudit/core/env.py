@@ -5,6 +5,7 @@ The variables are how `detaudit check` and `detaudit record` talk to the recorde
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ class Settings:
     trace_reruns: int = 3
     toggle: str = ""
     """An axis of `core/axes.py` that the run is an experiment on; empty for a plain run."""
+    trainsect: str = ""
+    """What `trainsect record` or a re-execution asks of the process, as JSON; empty for neither."""
 
     @property
     def active(self) -> bool:
@@ -99,6 +102,12 @@ def _axis(raw: str) -> str:
     return raw
 
 
+def _object(raw: str) -> str:
+    if raw and not isinstance(json.loads(raw), dict):
+        raise ValueError(raw)
+    return raw
+
+
 def parse_globs(raw: str) -> tuple[str, ...]:
     """Split a comma-separated list of leaf globs; blanks are dropped."""
     return tuple(part.strip() for part in raw.split(",") if part.strip())
@@ -138,6 +147,12 @@ TABLE: dict[str, Variable] = {
     "DETAUDIT_TOGGLE": Variable(
         "change this one thing, for an experiment", f"one of {', '.join(AXES)}, or nothing", "", _axis
     ),
+    "DETAUDIT_TRAINSECT": Variable(
+        "set by `trainsect record` and its re-executions: what to record, what to exchange",
+        "a JSON object",
+        "",
+        _object,
+    ),
 }
 
 _FIELDS = {
@@ -154,6 +169,7 @@ _FIELDS = {
     "DETAUDIT_TRACE": "trace",
     "DETAUDIT_TRACE_RERUNS": "trace_reruns",
     "DETAUDIT_TOGGLE": "toggle",
+    "DETAUDIT_TRAINSECT": "trainsect",
 }
 
 
@@ -188,6 +204,7 @@ def write(settings: Settings) -> dict[str, str]:
         "DETAUDIT_TRACE": ":".join(map(str, settings.trace or ())),
         "DETAUDIT_TRACE_RERUNS": str(settings.trace_reruns),
         "DETAUDIT_TOGGLE": settings.toggle,
+        "DETAUDIT_TRAINSECT": settings.trainsect,
     }
 
 

@@ -41,6 +41,12 @@ def matches(name: str, glob: str) -> bool:
     return name == glob or fnmatch.fnmatchcase(name, glob) or fnmatch.fnmatchcase(name, glob + "#*")
 
 
+@lru_cache(maxsize=1 << 16)
+def _matches_any(name: str, globs: tuple[str, ...]) -> bool:
+    """Kept, because a recorder asks it of every leaf at every step."""
+    return any(matches(name, glob) for glob in globs)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which leaves take part: globs to include (all when empty) and globs to leave out (`!glob`)."""
@@ -61,7 +67,7 @@ class Selection:
         return not self.include and not self.exclude
 
     def excludes(self, name: str) -> bool:
-        return any(matches(name, glob) for glob in self.exclude)
+        return bool(self.exclude) and _matches_any(name, self.exclude)
 
     def __contains__(self, name: str) -> bool:
         if self.excludes(name):

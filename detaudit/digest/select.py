@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from detaudit.digest.host import dtype_name, tensor_digest
 from detaudit.digest.values import digest_value
 
 
-@dataclass(frozen=True)
-class LeafDigest:
+class LeafDigest(NamedTuple):
     """A digest with what it was taken over. `unsupported` holds the reason when there is no digest (then 0)."""
 
     digest: int

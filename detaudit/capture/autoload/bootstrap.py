@@ -22,7 +22,8 @@ from detaudit.core import env
 
 MARKER = "loaded"
 TRACER = "detaudit.explain.optrace"
-"""Loaded by name and only when asked for: it lies in a room above this one."""
+TRAINSECT = "detaudit.trainsect.zerocode"
+"""Loaded by name and only when asked for: they lie in rooms above this one."""
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
@@ -83,6 +84,8 @@ def start() -> None:
         from detaudit.capture import install
 
         toggled.at("torch")
+        if settings.trainsect and not importlib.import_module(TRAINSECT).attach(settings):
+            return
         recorder = install.install(settings, generators)
         install.ProcessEnd().watch()
         if settings.trace is not None:
