@@ -165,7 +165,7 @@ def _drill(verdict: Verdict, request: Request, progress: Progress) -> Verdict:
 
     def spawn(label: str, settings: env.Settings) -> RunEvidence:
         directory = (request.directory / DRILL / label).resolve()
-        return child.run(request.command, label, replace(settings, directory=str(directory), dump=False), os.environ)
+        return child.run(request.command, label, replace(settings, directory=str(directory)), os.environ)
 
     plan = Plan(
         first=verdict.first_divergence,

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detaudit.compare.floats import COMPLEX, FORMATS, Bits, FloatFormat, ordered
+from detaudit.compare.sums import heap_terms, reordered
 from detaudit.core.buffers import Difference, Nearness, Region
 from detaudit.core.errors import NotComparableError
 
@@ -50,11 +51,12 @@ class Buffer:
         return math.prod(self.shape)
 
 
-def compare_buffers(a: Buffer, b: Buffer, cancels: bool = True) -> Difference | None:
+def compare_buffers(a: Buffer, b: Buffer, cancels: bool = True, sums: str = "") -> Difference | None:
     """How two buffers differ, None when all bits are equal: NaN equals the same NaN, and -0.0 differs from 0.0.
 
     `cancels` says that values may be differences of larger numbers; False (sums of numbers of one sign) leaves no
-    unclear case. Raises NotComparableError for another dtype or shape.
+    unclear case. `sums` names the layout of a buffer of sums (`compare/sums.py`): the bound on what another order of
+    their additions can make then decides what is rounding. Raises NotComparableError for another dtype or shape.
     """
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         raise NotComparableError(f"{described(a)} in A, {described(b)} in B")
@@ -79,7 +81,22 @@ def compare_buffers(a: Buffer, b: Buffer, cancels: bool = True) -> Difference | 
         chunks=-(-len(a.data) // CHUNK),
     )
     found = _with_distances(found, left, right, where, a.dtype)
+    if sums and a.dtype in FORMATS:
+        return replace(found, nearness=_nearness_of_sums(found.nearness, left[where], right[where], where, a))
     return replace(found, nearness=Nearness.FAR) if found.nearness is Nearness.UNCLEAR and not cancels else found
+
+
+def _nearness_of_sums(plain: Nearness, left: Bits, right: Bits, where: NDArray[np.intp], buffer: Buffer) -> Nearness:
+    """What the number of additions makes of `plain`, the nearness by the values alone."""
+    form = FORMATS[buffer.dtype]
+    terms = heap_terms(where, buffer.elements) if len(buffer.shape) == 1 else None
+    if plain is Nearness.SAME:
+        return plain
+    if terms is None:
+        return Nearness.UNCLEAR if plain is Nearness.ROUNDING else plain
+    if reordered(form.decode(left), form.decode(right), terms, form.epsilon):
+        return Nearness.ROUNDING
+    return Nearness.FAR if plain is Nearness.FAR else Nearness.BEYOND
 
 
 def described(buffer: Buffer) -> str:

@@ -24,6 +24,7 @@ class Nearness(StrEnum):
     SAME = "the same values in other bits (sign of a zero, payload of a NaN)"
     ROUNDING = "apart by rounding only"
     UNCLEAR = "small beside the largest element: rounding after cancellation, or not"
+    BEYOND = "close, but further apart than any order of additions could make them"
     FAR = "far apart"
     EXACT = "of a type that knows no rounding"
 

@@ -30,6 +30,9 @@ NAME = "manifest.jsonl"
 MAX_SLUG = 80
 """Characters of a leaf's name that its file carries: for a person to read, well below the limit of file systems."""
 
+LIMIT = "byte limit reached"
+"""How the reason of an entry begins whose bytes did not fit under the limit."""
+
 ITEM_SIZES = {
     **dict.fromkeys(("value", "bool", "uint8", "int8", "float4_e2m1fn_x2"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),

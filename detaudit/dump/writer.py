@@ -23,7 +23,6 @@ from detaudit.digest.values import encode_value
 from detaudit.dump import manifest
 from detaudit.dump.manifest import End, Entry, Header
 
-LIMIT = "byte limit reached"
 READ_ONLY = 0o444
 
 
@@ -70,7 +69,7 @@ class DumpWriter:
         try:
             dtype, shape, nbytes, source = _described(value)
             if self._bytes + nbytes > self._max_bytes:
-                skipped = f"{LIMIT}: {nbytes} bytes more than the {self._max_bytes - self._bytes} left"
+                skipped = f"{manifest.LIMIT}: {nbytes} bytes more than the {self._max_bytes - self._bytes} left"
                 self._limited += 1
         except UnsupportedLeafError as error:
             skipped = error.reason

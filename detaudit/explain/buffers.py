@@ -92,7 +92,7 @@ def _compare_process(
         left, right = ([leaf for at, leaf in side if at == step] for side in sides)
         for leaf in sorted(merged_order(left, right), key=lambda leaf: ranks.get(leaf, len(ranks))):
             buffer = known.get(leaf, BufferDeclaration(leaf, leaf))
-            yield _Pairing(process, step, leaf, buffer.name, buffer.cancels).compare(a, b, *sides)
+            yield _Pairing(process, step, leaf, buffer).compare(a, b, *sides)
 
 
 def _unordered(a: DumpReader, b: DumpReader) -> frozenset[str]:
@@ -123,8 +123,7 @@ class _Pairing:
     process: str
     step: int
     leaf: str
-    name: str
-    cancels: bool
+    buffer: BufferDeclaration
 
     def compare(self, a: DumpReader, b: DumpReader, placed_a: Placed, placed_b: Placed) -> BufferComparison:
         left, right = (side.get((self.step, self.leaf)) for side in (placed_a, placed_b))
@@ -135,7 +134,7 @@ class _Pairing:
                 return self._result(BufferStatus.UNKNOWN, left, detail=f"{label} holds no bytes: {entry.skipped}")
         buffers = Buffer(left.dtype, left.shape, a.data(left)), Buffer(right.dtype, right.shape, b.data(right))
         try:
-            difference = compare_buffers(*buffers, self.cancels)
+            difference = compare_buffers(*buffers, self.buffer.cancels, self.buffer.sums)
         except NotComparableError as error:
             return self._result(BufferStatus.INCOMPARABLE, left, detail=str(error))
         found = self._result(BufferStatus.DIVERGE if difference else BufferStatus.EQUAL, left)
@@ -147,7 +146,9 @@ class _Pairing:
 
     def _result(self, status: BufferStatus, entry: Entry | None, detail: str = "") -> BufferComparison:
         shape, elements = (entry.shape, entry.elements) if entry is not None else ((), 0)
-        return BufferComparison(self.step, self.name, self.leaf, status, self.process, shape, elements, detail=detail)
+        return BufferComparison(
+            self.step, self.buffer.name, self.leaf, status, self.process, shape, elements, detail=detail
+        )
 
 
 def _with_missing(buffers: Sequence[BufferComparison], declared: HypothesisSet | None) -> list[BufferComparison]:

@@ -1,8 +1,9 @@
 """The drill-down: a diverged pair is run again with the operators of a few steps traced, until a pair answers.
 
-`drill` reads top to bottom. `_run_pair` runs both with the same window, each with its own trail and stats. A pair
-answers only for its own first divergence, and only when that lies inside the window it was traced in: then every leaf
-before it is equal by the very meaning of first. Otherwise the window moves to where this pair diverged. A race that
+`drill` reads top to bottom. `_run_pair` runs both with the same window, each with its own trail and stats and
+the bytes of the leaf that diverged first the last time (`leafbytes`). A pair answers only for its own first divergence,
+and only when that lies inside the window it was traced in: then every leaf before it is equal by the very meaning of
+first. Otherwise the window moves to where this pair diverged. A race that
 first shows at another step so never yields an operator of the wrong one. When no pair answers, the result is
 `not_reproduced`, with what was seen.
 """
@@ -19,7 +20,7 @@ from detaudit.core import env
 from detaudit.core.errors import UnreadableError
 from detaudit.core.model import Divergence, DivergenceKind, Explanation, ExplanationKind, Verdict
 from detaudit.core.names import Selection
-from detaudit.explain import tracefile
+from detaudit.explain import leafbytes, tracefile
 from detaudit.explain.classify import classify
 
 Spawn = Callable[[str, env.Settings], RunEvidence]
@@ -60,10 +61,11 @@ class _Answer:
 def drill(plan: Plan, spawn: Spawn, progress: Progress = lambda line: None) -> Explanation:
     """The explanation of a divergence. Runs at most `plan.pairs` traced pairs; one that decides ends it."""
     window = _window(plan.first, plan.settings.every)
+    leaf = plan.first.leaf
     answers: list[_Answer] = []
     for number in range(1, plan.pairs + 1):
         progress(f"drill-down, pair {number} of at most {plan.pairs}: steps {window[0]} to {window[1]} traced")
-        answer = _run_pair(plan, spawn, window, number)
+        answer = _run_pair(plan, spawn, window, number, leaf)
         answers.append(answer)
         progress(f"drill-down, pair {number}: {answer.said}")
         if answer.explanation is not None and answer.explanation.kind is not ExplanationKind.UNPROVEN:
@@ -71,6 +73,7 @@ def drill(plan: Plan, spawn: Spawn, progress: Progress = lambda line: None) -> E
         if answer.final:
             break
         window = answer.window
+        leaf = answer.at.leaf if answer.at is not None else leaf
     unproven = next((answer.explanation for answer in reversed(answers) if answer.explanation is not None), None)
     if unproven is not None:
         return _with_rates(unproven, answers)
@@ -83,8 +86,9 @@ def _window(first: Divergence, every: int) -> tuple[int, int]:
     return max(0, first.step - max(1, every)), first.step
 
 
-def _run_pair(plan: Plan, spawn: Spawn, window: tuple[int, int], number: int) -> _Answer:
+def _run_pair(plan: Plan, spawn: Spawn, window: tuple[int, int], number: int, leaf: str) -> _Answer:
     settings = replace(plan.settings, every=1, stats=True, trace=window, steps=_limit(plan, window))
+    settings = leafbytes.keeping(settings, leaf)
     runs = [spawn(f"pair{number}-{label}", settings) for label in "AB"]
     verdict = judge(runs[0], runs[1], Selection.parse(plan.settings.leaves))
     first = verdict.first_divergence
@@ -95,14 +99,16 @@ def _run_pair(plan: Plan, spawn: Spawn, window: tuple[int, int], number: int) ->
             f"first diverged at step {first.step} ({first.leaf}), outside the traced steps {window[0]} to {window[1]}"
         )
         return _Answer(None, first, said, _moved(window, _window(first, 1)))
+    places = _directories(runs)
+    values = leafbytes.told(places, first, first.rank or next(iter(runs[0].trails)))
     try:
-        traces = [_trace_of(run, Path(spawned), first) for run, spawned in zip(runs, _directories(runs), strict=True)]
+        traces = [_trace_of(run, place, first) for run, place in zip(runs, places, strict=True)]
     except UnreadableError as error:
-        unproven = Explanation(ExplanationKind.UNPROVEN, first.step, evidence=(str(error),))
+        unproven = Explanation(ExplanationKind.UNPROVEN, first.step, evidence=(str(error), *values))
         return _Answer(unproven, first, f"diverged at step {first.step}, but {error}", window, final=True)
     found = classify(traces[0], traces[1], first)
     shown = f"diverged at step {first.step} ({first.leaf}): {found.kind}"
-    return _Answer(_told(found, first, verdict, traces), first, shown, _further_back(window))
+    return _Answer(_told(found, first, verdict, traces, values), first, shown, _further_back(window))
 
 
 def _limit(plan: Plan, window: tuple[int, int]) -> int:
@@ -140,7 +146,13 @@ def _trace_of(run: RunEvidence, directory: Path, first: Divergence) -> tracefile
     return tracefile.read(path)
 
 
-def _told(found: Explanation, first: Divergence, verdict: Verdict, traces: list[tracefile.Trace]) -> Explanation:
+def _told(
+    found: Explanation,
+    first: Divergence,
+    verdict: Verdict,
+    traces: list[tracefile.Trace],
+    values: tuple[str, ...],
+) -> Explanation:
     """The explanation with what makes its pair count, and what was noted while it was traced."""
     what = {
         DivergenceKind.MISSING: "exists in one run only",
@@ -151,7 +163,7 @@ def _told(found: Explanation, first: Divergence, verdict: Verdict, traces: list[
         f"; {before}" if verdict.equal_before else ""
     )
     notes = dict.fromkeys(note for trace in traces for note in trace.notes)
-    return replace(found, evidence=(*found.evidence, said, *notes))
+    return replace(found, evidence=(*found.evidence, said, *values, *notes))
 
 
 def _moved(window: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from detaudit.core.model import Divergence, Explanation, ExplanationKind
@@ -9,6 +10,7 @@ from detaudit.explain import wording
 from detaudit.explain.dataflow import Flow
 from detaudit.explain.tracefile import Op, Reseed, Site
 
+OWN = "torch.Generator."
 FUNCTIONS = {"python": "random.", "numpy": "numpy.random."}
 
 
@@ -23,14 +25,14 @@ def rng_explanation(
         evidence.append(
             f"{wording.short(user.name)} drew from a generator ({generator}) whose state was unequal before it"
         )
-    earlier = _first_unequal_draw(flow, before_a, kind)
+    earlier = _first_unequal_draw(flow, before_a, kind, user.own if user else 0)
     if earlier is not None:
         evidence.append(
             f"first unequal state at step {earlier.step}, "
             f"before {wording.short(earlier.name)} at {wording.place(earlier)}"
         )
     site: Site | None = None
-    reseeds, chosen = _reseeds(flow, first, before_a, before_b, kind)
+    reseeds, chosen = _reseeds(flow, first, before_a, before_b, _family(flow, kind, user))
     evidence += reseeds
     if chosen is not None:
         site = chosen.site
@@ -53,24 +55,44 @@ def rng_explanation(
     )
 
 
-def _first_unequal_draw(flow: Flow, before: int, kind: str) -> Op | None:
+def _first_unequal_draw(flow: Flow, before: int, kind: str, own: int) -> Op | None:
     for op in flow.a.ops[:before]:
         other = flow.pair(op.index)[1]
-        if op.random.startswith(kind) and other is not None and op.random != other.random:
+        if op.random.startswith(kind) and op.own == own and other is not None and op.random != other.random:
             return op
     return None
 
 
-def _reseeds(flow: Flow, first: Divergence, before_a: int, before_b: int, kind: str) -> tuple[list[str], Reseed | None]:
+@dataclass(frozen=True)
+class _Family:
+    """The seedings that count: those of functions that begin so, and of which of the program's own generators (in A,
+    in B); 0 is that of the global ones."""
+
+    prefix: str
+    own: tuple[int, int] = (0, 0)
+
+
+def _family(flow: Flow, kind: str, user: Op | None) -> _Family:
+    if kind.split()[0] != "own":
+        return _Family(FUNCTIONS.get(kind, "torch."))
+    other = flow.pair(user.index)[1] if user is not None else None
+    return _Family(OWN, (user.own if user else 0, other.own if other else 0))
+
+
+def _reseeds(
+    flow: Flow, first: Divergence, before_a: int, before_b: int, family: _Family
+) -> tuple[list[str], Reseed | None]:
     """A sentence for every seeding of that generator in the traced steps, and the first that differs."""
-    prefix = FUNCTIONS.get(kind, "torch.")
     left, right = (
         [
             seed
             for seed in trace.reseeds
-            if seed.function.startswith(prefix) and seed.before <= before and seed.step <= first.step
+            if seed.function.startswith(family.prefix)
+            and seed.own == own
+            and seed.before <= before
+            and seed.step <= first.step
         ]
-        for trace, before in ((flow.a, before_a), (flow.b, before_b))
+        for trace, before, own in zip((flow.a, flow.b), (before_a, before_b), family.own, strict=True)
     )
     lines: list[str] = []
     chosen = None

@@ -7,6 +7,7 @@
     fed_by_previous = ["tree"]               # and from the step before
     optional = true                          # passed over where no dump holds it (false)
     cancels = false                          # its values are sums of numbers of one sign: no cancellation (true)
+    sums = "heap"                            # and a binary tree in heap order, each node the sum of its children
     [hypotheses.C]
     title = "tree-rebuild nondeterminism"
     buffer = "tree"                          # explains this one being the first to differ, all that feeds it equal
@@ -25,19 +26,20 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from detaudit.compare.sums import LAYOUTS
 from detaudit.core.buffers import Difference, Nearness
 from detaudit.core.errors import UnreadableError, UsageError
 
 VALUES: dict[str, Callable[[Difference], bool]] = {
     "if_permutation": lambda difference: difference.permutation,
     "if_rounding": lambda difference: difference.nearness is Nearness.ROUNDING,
-    "if_far": lambda difference: difference.nearness is Nearness.FAR,
+    "if_far": lambda difference: difference.nearness in (Nearness.FAR, Nearness.BEYOND),
 }
 """Keys of a hypothesis that refine its explanation by the values found, in the order they are tried."""
 
 KEYS = {
     "": {"title", "buffers", "hypotheses"},
-    "buffers": {"leaf", "optional", "cancels", "fed_by", "fed_by_previous"},
+    "buffers": {"leaf", "optional", "cancels", "sums", "fed_by", "fed_by_previous"},
     "hypotheses": {"title", "buffer", "explanation", *VALUES},
 }
 
@@ -47,7 +49,7 @@ class BufferDeclaration:
     """A buffer of a set: the leaf that holds it, and what feeds it within the step and from the step before.
 
     An `optional` buffer that was not dumped is passed over: what feeds it counts as feeding what it feeds. `cancels`
-    goes to `compare_buffers`.
+    and `sums` go to `compare_buffers`.
     """
 
     name: str
@@ -56,6 +58,7 @@ class BufferDeclaration:
     fed_by_previous: tuple[str, ...] = ()
     optional: bool = False
     cancels: bool = True
+    sums: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,10 @@ def _buffer(name: str, table: Mapping[str, Any]) -> BufferDeclaration:
         if not isinstance(value, bool):
             raise UsageError(f"{where}: {key} is {value!r}; it takes true or false")
     fed_by, fed_by_previous = (_names(where, table, key) for key in ("fed_by", "fed_by_previous"))
-    return BufferDeclaration(name, _text(where, table, "leaf"), fed_by, fed_by_previous, **switches)
+    sums = table.get("sums", "")
+    if "sums" in table and (sums not in LAYOUTS or switches["cancels"]):
+        raise UsageError(f"{where}: sums is {sums!r}; it takes {', '.join(LAYOUTS)}, and with cancels = false only")
+    return BufferDeclaration(name, _text(where, table, "leaf"), fed_by, fed_by_previous, **switches, sums=sums)
 
 
 def _hypothesis(name: str, table: Mapping[str, Any]) -> Hypothesis:

@@ -11,6 +11,7 @@ from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 from detaudit.core.errors import UnsupportedLeafError
 from detaudit.digest.host import tensor_digest
 from detaudit.explain.operators import Operator
+from detaudit.explain.reseeds import number_of
 
 MAX_TEXT = 200
 
@@ -69,7 +70,7 @@ def plain_values(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[s
     for key, value in _arguments(args, kwargs):
         if (
             value is None
-            or isinstance(value, torch.Tensor | torch.Generator)
+            or isinstance(value, torch.Tensor | torch._C.Generator)
             or next(_tensors(value), None) is not None
         ):
             continue
@@ -81,10 +82,19 @@ def plain_values(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[s
 
 def generator_state(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Which generator a random operator draws from, and the digest of its state."""
-    given = next((value for _, value in _arguments(args, kwargs) if isinstance(value, torch.Generator)), None)
-    generator = given or torch.default_generator
+    generator = _given(args, kwargs) or torch.default_generator
     kind = "torch" if generator is torch.default_generator else f"own {generator.device}"
     return f"{kind}:{tensor_digest(generator.get_state()):016x}"
+
+
+def own_generator(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Which of the program's own generators a random operator draws from, 0 for another."""
+    given = _given(args, kwargs)
+    return 0 if given is None else number_of(given)
+
+
+def _given(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch._C.Generator | None:
+    return next((value for _, value in _arguments(args, kwargs) if isinstance(value, torch._C.Generator)), None)
 
 
 def storage_bytes(tensor: torch.Tensor) -> int | None:

@@ -35,6 +35,7 @@ from detaudit.explain.operands import (
     content,
     generator_state,
     outputs,
+    own_generator,
     plain_values,
     read_tensors,
     storage_bytes,
@@ -61,6 +62,7 @@ class _Call:
     inputs: list[tuple[int, int | None, bool]]
     values: list[str]
     generator: str
+    own: int
     snapshot: rerun.Snapshot | None
     repeats: bool
 
@@ -84,6 +86,7 @@ class Tracer(TorchDispatchMode):
         self._opened = False
         self._patches = Patches()
         self._patches.wrap(torch, "compile", self._compile)
+        reseeds.watch_own(self._patches, self._seeded)
         self._watches: list[Patches] = []
 
     # The recorder's events.
@@ -166,10 +169,11 @@ class Tracer(TorchDispatchMode):
         self._note(EAGER)
         return original(*args, **kwargs)
 
-    def _seeded(self, function: str, value: str) -> None:
-        if self._tracing:
+    def _seeded(self, function: str, value: str, own: int = 0) -> None:
+        if self._tracing and self._recorder.at_work != threading.get_ident():
             with self._lock:
-                self._writer.write({"seed": function, "value": value, "site": self._number(self._sites.here()[0])})
+                line = {"seed": function, "value": value, "site": self._number(self._sites.here()[0])}
+                self._writer.write({**line, "own": own} if own else line)
 
     def _host_made(self, name: str, tensor: torch.Tensor) -> None:
         self._guarded(self._host, name, "outs", tensor)
@@ -228,6 +232,7 @@ class Tracer(TorchDispatchMode):
             inputs=inputs,
             values=list(plain_values(args, kwargs)),
             generator=generator_state(args, kwargs) if operator.random else "",
+            own=own_generator(args, kwargs) if operator.random else 0,
             snapshot=rerun.Snapshot(written) if repeats and written else None,
             repeats=repeats,
         )
@@ -302,6 +307,7 @@ class Tracer(TorchDispatchMode):
             "values": call.values,
             "node": call.node,
             "random": call.generator,
+            "own": call.own,
             "rerun": repeated,
             "alloc": int(call.operator.allocates),
         }

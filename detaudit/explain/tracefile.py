@@ -5,9 +5,9 @@
     {"step": k}                                                   what follows belongs to step k
     {"op": name.overload, "site": id, "module": path, "ins": [[storage, digest, unwritten]],
      "outs": [[storage, digest]], "values": [text], "node": backward node, "random": digest of the generator,
-     "rerun": [differing, total, distinct], "alloc": 1}           empty fields are left out
+     "own": its number, "rerun": [differing, total, distinct], "alloc": 1}       empty fields are left out
     {"leaf": name, "storage": id, "digest": ..., "unwritten": 1}  the recorder took a leaf
-    {"seed": function, "value": text, "site": id}                 a generator was given a seed or a state
+    {"seed": function, "value": text, "site": id, "own": number}  a generator was given a seed or a state
     {"old": [storage ...]}                                        storages that were there before the window
     {"note": text}                                                what a reader must know
     {"end": 1}
@@ -55,7 +55,8 @@ class Operand:
 @dataclass(frozen=True)
 class Op:
     """One operator as it was executed. `values` are its arguments that are no tensors, `node` the backward node it ran
-    in, `random` the digest of its generator's state before it, `rerun` (differing, total, distinct) of its repeats."""
+    in, `random` the digest of its generator's state before it, `rerun` (differing, total, distinct) of its repeats,
+    `own` the number of a generator of the program's own."""
 
     index: int
     step: int
@@ -69,6 +70,7 @@ class Op:
     random: str = ""
     rerun: tuple[int, int, int] | None = None
     allocates: bool = False
+    own: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Reseed:
     function: str
     value: str
     site: Site = Site()
+    own: int = 0
+    """Which of the program's own generators, in the order in which they were made; 0 for a global one."""
 
 
 @dataclass
@@ -163,8 +167,8 @@ class _Reader:
             self._step = value["step"]
             trace.steps.append(self._step)
         elif "seed" in value:
-            site = self._sites[value.get("site", -1)]
-            trace.reseeds.append(Reseed(len(trace.ops), self._step, value["seed"], value["value"], site))
+            site, own = self._sites[value.get("site", -1)], value.get("own", 0)
+            trace.reseeds.append(Reseed(len(trace.ops), self._step, value["seed"], value["value"], site, own))
         elif "old" in value:
             trace.old |= frozenset(value["old"])
         elif "note" in value:
@@ -187,6 +191,7 @@ class _Reader:
             random=value.get("random", ""),
             rerun=(rerun[0], rerun[1], rerun[2]) if rerun else None,
             allocates=bool(value.get("alloc")),
+            own=value.get("own", 0),
         )
 
 

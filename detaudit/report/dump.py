@@ -43,8 +43,13 @@ def _buffer_lines(found: BufferComparison, width: int) -> Iterator[str]:
     difference = found.difference
     yield f"{head} at idx {difference.first}{_coordinates(found.shape, difference.first)}"
     yield f"{INDENT}A={difference.value_a}  B={difference.value_b}"
-    for text in (_where(difference), _how_far(difference), _which_way(difference)):
+    for text in difference_texts(difference):
         yield from textwrap.wrap(text, width, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
+def difference_texts(difference: Difference) -> tuple[str, str, str]:
+    """Where two buffers differ, by how much (empty for what is no number), and in which way."""
+    return _where(difference), _how_far(difference), _which_way(difference)
 
 
 def _coordinates(shape: Sequence[int], index: int) -> str:

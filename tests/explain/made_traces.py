@@ -42,8 +42,8 @@ class Made:
         )
         return self
 
-    def seed(self, function: str, value: str, line: int = 1) -> Made:
-        self.trace.reseeds.append(Reseed(len(self.trace.ops), self.step, function, value, site(line)))
+    def seed(self, function: str, value: str, line: int = 1, own: int = 0) -> Made:
+        self.trace.reseeds.append(Reseed(len(self.trace.ops), self.step, function, value, site(line), own))
         return self
 
     def next_step(self) -> Made:

@@ -148,6 +148,22 @@ class TestRandom:
         assert (found.kind, found.operator, found.line) == ("rng", "torch.manual_seed", 2)
         assert any("17 in A, 18 in B" in line for line in found.evidence)
 
+    def own(self, state, mine="1", other="1"):
+        """Two generators of the program's own; the second is drawn from."""
+        run = Made().seed("torch.Generator.manual_seed", other, line=2, own=1)
+        run.seed("torch.Generator.manual_seed", mine, line=3, own=2).seed("torch.manual_seed", other, line=5)
+        run.op("randn", "", f"1:{state}", random=f"own cpu:{state}", own=2, line=4)
+        return run.leaf("act.drop", f"1:{state}")
+
+    def test_a_seed_of_its_own_generator(self):
+        found = explain(self.own("x", mine="17"), self.own("y", mine="18"), divergence("act.drop"))
+        assert (found.kind, found.operator, found.line) == ("rng", "torch.Generator.manual_seed", 3)
+        assert any("17 in A, 18 in B" in line for line in found.evidence)
+
+    def test_the_seed_of_another_generator_is_not_to_blame(self):
+        found = explain(self.own("x", other="17"), self.own("y", other="18"), divergence("act.drop"))
+        assert (found.kind, found.line) == ("rng", 4) and "17" not in "".join(found.evidence)
+
     def test_a_seed_in_one_run_only(self):
         b = Made().op("randn", "", "0:r", random="torch:first")
         b.op("bernoulli_", "", "1:y", line=4, random="torch:y").leaf("act.drop", "1:y")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detaudit.compare.evidence import open_run
 from detaudit.core.env import Settings
 from detaudit.core.model import Divergence, DivergenceKind, ExplanationKind
+from detaudit.dump.manifest import Header
+from detaudit.dump.writer import DumpWriter
 from detaudit.explain.drill import SPARE_STEPS, Plan, drill
 from tests.made_runs import make_run
 
@@ -135,3 +138,37 @@ def test_how_far_a_traced_pair_runs(tmp_path, settings, last_step, limit):
     runs = Runs(tmp_path, [4])
     drill(plan(last_step=last_step, **settings), runs)
     assert runs.asked[0].steps == limit
+
+
+class Keeping(Runs):
+    """Also dumps the leaf that it is asked for: one element of run B is moved."""
+
+    def __call__(self, label, settings):
+        found = super().__call__(label, settings)
+        writer = DumpWriter(self.root / label / "dump" / "main", Header("main", (), settings.dump_steps, (), 999))
+        for step in settings.dump_steps:
+            writer.add(step, settings.dump_leaves[0], np.array([1.0, 2.0 if label.endswith("A") else 2.5]))
+        writer.close("complete")
+        return found
+
+
+def test_the_bytes_of_the_leaf_enter_the_evidence(tmp_path):
+    runs = Keeping(tmp_path, [4])
+    found = drill(plan(), runs)
+    assert {(s.dump, s.dump_steps, s.dump_leaves) for s in runs.asked} == {(True, (3, 4), ("act.encoder",))}
+    assert any(line.startswith("act.encoder: 1 of 2 elements differ (one element)") for line in found.evidence)
+    assert any("values far apart; not a permutation" in line for line in found.evidence)
+
+
+def test_bytes_that_nobody_kept_are_said_to_be_missing(tmp_path):
+    found = drill(plan(), Runs(tmp_path, [4]))
+    assert found.kind is ExplanationKind.OPERATOR
+    assert any(line.startswith("how the values of act.encoder differ is not known:") for line in found.evidence)
+
+
+def test_the_next_pair_keeps_what_this_one_parted_at(tmp_path):
+    runs = Keeping(tmp_path, [7, 7])
+    first = Divergence(4, "loss", DivergenceKind.VALUE)
+    found = drill(Plan(first, 9, Settings("unused"), 3), runs)
+    assert [s.dump_leaves[0] for s in runs.asked[::2]] == ["loss", "act.encoder"]
+    assert any("act.encoder: 1 of 2 elements differ" in line for line in found.evidence)

@@ -121,6 +121,11 @@ WRONG = {
     "leaf no text": ("[buffers.a]\nleaf = 3\n", "leaf is 3; it takes a text"),
     "blank leaf": ('[buffers.a]\nleaf = " "\n', "it takes a text"),
     "feeders no list": ('[buffers.a]\nleaf = "a"\nfed_by = "b"\n', "fed_by is 'b'; it takes a list of buffer names"),
+    "unknown sums": (
+        '[buffers.a]\nleaf = "a"\ncancels = false\nsums = "list"\n',
+        "sums is 'list'; it takes heap, and with cancels = false only",
+    ),
+    "sums that cancel": ('[buffers.a]\nleaf = "a"\nsums = "heap"\n', "with cancels = false only"),
     "optional no switch": ('[buffers.a]\nleaf = "a"\noptional = "no"\n', "optional is 'no'; it takes true or false"),
     "misspelt key": (
         '[buffers.a]\nleaf = "a"\nfeeds_by = []\n',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from detaudit.explain import rerun
@@ -251,6 +254,41 @@ class TestWhatIsRecorded:
         seeds = {seed.function: seed for seed in trace.reseeds}
         assert seeds["numpy.random.seed"].value == "5" and seeds["torch.manual_seed"].value == "3"
         assert seeds["torch.manual_seed"].site.function == "train"
+
+    def test_seeds_of_own_generators_are_seen_with_their_line_and_number(self, tmp_path):
+        def program():
+            first, second = torch.Generator(), torch.Generator("cpu")
+            assert first.manual_seed(7) is first and second.set_state(first.get_state()) is second
+            drawn = torch.rand(2, generator=second)
+            assert second.seed() != 7 and second.initial_seed() != 7
+            train(1)
+            return drawn, first
+
+        trace, (drawn, first) = traced(tmp_path / "t", program)
+        own = [seed for seed in trace.reseeds if seed.own]
+        assert [(seed.function.rpartition(".")[2], seed.own) for seed in own] == [
+            ("manual_seed", 1), ("set_state", 2), ("seed", 2)
+        ]  # fmt: skip
+        assert own[0].value == "7" and own[1].value.startswith("<Tensor ") and own[2].value == ""
+        assert all(seed.site.function == "program" and seed.site.line for seed in own)
+        assert [op.own for op in trace.ops if op.random.startswith("own")] == [2]
+        assert torch.equal(drawn, torch.rand(2, generator=torch.Generator().manual_seed(7)))
+        assert torch.Generator is torch._C.Generator and isinstance(first, torch.Generator)
+
+    def test_own_generators_stay_what_they_are(self, tmp_path):
+        def program():
+            own = torch.Generator().manual_seed(7)
+            copies = [copy.deepcopy(own), pickle.loads(pickle.dumps(own)), own.clone_state()]
+            state = own.get_state()
+            order = list(DataLoader(TensorDataset(torch.arange(8)), shuffle=True, generator=own))
+            train(1)
+            assert isinstance(torch.default_generator, torch.Generator)
+            return [torch.equal(copied.get_state(), state) for copied in copies], order
+
+        _, (same, order) = traced(tmp_path / "t", program)
+        own = torch.Generator().manual_seed(7)
+        plain = list(DataLoader(TensorDataset(torch.arange(8)), shuffle=True, generator=own))
+        assert same == [True] * 3 and [x.item() for (x,) in order] == [x.item() for (x,) in plain]
 
     def test_data_of_the_host_comes_in_and_goes_out(self, tmp_path):
         def program():

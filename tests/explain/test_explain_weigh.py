@@ -61,6 +61,12 @@ def test_rounding_and_stale_reads_read_differently(tmp_path):
     assert "stale or half-updated children" in far.reason and "rounding only" not in far.reason
 
 
+def test_a_stale_read_that_hardly_changed_is_not_called_rounding(tmp_path):
+    """An inner node of two leaves, one ulp off: no order of additions makes that."""
+    found = verdict(tmp_path, {(1, "tree"): nudged("tree", 1, at=5)})
+    assert "stale or half-updated children" in found.reason and "rounding only" not in found.reason
+
+
 def test_a_tree_whose_leaves_differ_says_nothing_against_its_rebuild(tmp_path):
     """The seed's three buffers would have called this C: the cause lies in the network."""
     found = verdict(tmp_path, moved((1, "priorities"), (1, "tree"), *DOWNSTREAM))

@@ -29,6 +29,7 @@ def traced(
         while torch._C._len_torch_dispatch_stack():
             torch._C._get_dispatch_stack_at(0).__exit__(None, None, None)
         torch.compile = optrace_compile
+        torch.Generator = torch._C.Generator
     assert not list(directory.glob("recorder-error*"))
     return tracefile.read(directory / f"main{tracefile.SUFFIX}"), result
 
