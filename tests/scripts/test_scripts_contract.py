@@ -163,7 +163,14 @@ def test_the_active_environment_is_named(active):
 @pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
 def test_the_test_script_runs_everything(active, script):
     done = run(ROOT / script, "-k", "one thing", env=active)
-    assert called(done) == ["-m", "pytest", "-m", "", "-k", "one thing"] and done.returncode == 7
+    workers = ["-n", "2", "--dist", "loadgroup"]
+    assert called(done) == ["-m", "pytest", "-m", "", *workers, "-k", "one thing"] and done.returncode == 7
+
+
+def test_the_test_script_without_xdist_runs_in_one_process(active):
+    python = Path(active["VIRTUAL_ENV"], "bin", "python")
+    python.write_text(python.read_text().replace("\n", '\n[[ "$2" == "import xdist" ]] && exit 1\n', 1))
+    assert called(run(ROOT / "scripts" / "test.sh", env=active)) == ["-m", "pytest", "-m", ""]
 
 
 def test_setup_is_not_to_be_run():
@@ -201,7 +208,9 @@ class TestSetup:
         self.run(copy)
         (copy / "log").write_text("")
         done = self.run(copy)
-        assert (copy / "log").read_text() == "-m pytest -m \n" and done.stderr == ""
+        assert (
+            copy / "log"
+        ).read_text() == "-c import xdist\n-m pytest -m  -n 2 --dist loadgroup\n" and done.stderr == ""
 
     @pytest.mark.parametrize("name", ["scripts/constraints.txt", "pyproject.toml"])
     def test_a_change_installs_again(self, copy, name):
@@ -233,7 +242,15 @@ def test_constraints_pin_what_the_scripts_install():
         for line in (ROOT / "scripts" / "constraints.txt").read_text().splitlines()
         if line and not line.startswith("#")
     )
-    assert pins["torch"] == "2.13.0" and {"numpy", "xxhash", "pytest", "hypothesis", "ruff", "mypy"} <= set(pins)
+    assert pins["torch"] == "2.13.0" and {
+        "numpy",
+        "xxhash",
+        "pytest",
+        "pytest-xdist",
+        "hypothesis",
+        "ruff",
+        "mypy",
+    } <= set(pins)
 
 
 @pytest.mark.slow
