@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from detaudit.core.model import Leaf, Stats
 from detaudit.core.names import occurrence
-from detaudit.digest.select import LeafDigest
+from detaudit.digest.select import LeafDigest, PendingDigest
 from detaudit.digest.stats import EMPTY
 
 MAX_OCCURRENCES = 16
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     """A leaf before it has its place: `name` without occurrence."""
 
     name: str
-    found: LeafDigest
+    found: LeafDigest | PendingDigest
     stats: Stats
     aliases: tuple[str, ...] = ()
 

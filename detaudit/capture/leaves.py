@@ -14,7 +14,7 @@ from detaudit.capture.naming import Namer, visible_modules
 from detaudit.core.errors import UnsupportedLeafError
 from detaudit.core.names import join, strip_wrappers
 from detaudit.digest.host import HostDigester, dtype_name
-from detaudit.digest.select import LeafDigest, digest_leaf
+from detaudit.digest.select import LeafDigest, PendingDigest, digest_leaf, start_digests
 
 MAX_DEPTH = 8
 
@@ -98,12 +98,14 @@ class Group:
         self._digester = HostDigester()
         self._names: list[str] = []
 
-    def digests(self, names: list[str], tensors: Sequence[torch.Tensor]) -> list[LeafDigest]:
+    def digests(self, names: list[str], tensors: Sequence[torch.Tensor]) -> Sequence[LeafDigest | PendingDigest]:
         if names != self._names:
             self._digester, self._names = HostDigester(), names
         try:
+            if tensors and not tensors[0].is_cpu:
+                return start_digests(tensors)
             values = self._digester.digest(tensors)
-        except (UnsupportedLeafError, RuntimeError):
+        except (UnsupportedLeafError, RuntimeError, ValueError):
             return [digest_leaf(tensor) for tensor in tensors]
         return [
             LeafDigest(value, dtype_name(tensor.dtype), tuple(tensor.shape))

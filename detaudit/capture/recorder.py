@@ -30,8 +30,9 @@ from detaudit.capture.naming import Namer
 from detaudit.core.env import Settings
 from detaudit.core.model import Layout, Leaf, StepKind
 from detaudit.core.names import Selection
+from detaudit.digest.paths import choices, leaf_stats
 from detaudit.digest.select import digest_leaf
-from detaudit.digest.stats import EMPTY, leaf_stats
+from detaudit.digest.stats import EMPTY
 from detaudit.trail.writer import TrailWriter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -244,6 +245,9 @@ class Recorder:
             self._writer = TrailWriter(
                 directory / f"{environment.FAMILY.process_name()}.trail", environment.manifest(self.settings)
             )
+        for choice in choices():
+            why = {"why": choice.why} if choice.why else {}
+            self.note_once(f"digest {choice.device}", "digest", device=choice.device, path=choice.path, **why)
         for note, fields in self._notes:
             self._writer.note(note, **fields)
         self._notes.clear()

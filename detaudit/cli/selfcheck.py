@@ -15,6 +15,7 @@ import torch
 from detaudit.core.env import Settings
 from detaudit.digest import golden
 from detaudit.digest.host import tensor_digest
+from detaudit.digest.paths import choose, unproved
 from detaudit.digest.select import prove
 from detaudit.digest.stats import leaf_stats
 from detaudit.launch.child import child_environment
@@ -45,6 +46,11 @@ def self_checks() -> Iterator[tuple[str, bool, str]]:
 
 
 def _digest_check(device: str) -> tuple[str, bool, str]:
+    if device != "cpu":
+        path, why = choose(torch.device(device))
+        failures = unproved(path, device)
+        done = f"{len(golden.DIGESTS)} golden vectors by {path.name}" + (f" ({why})" if why else "")
+        return f"digest on {device}", bool(failures), "; ".join(failures) or done
     failures = prove(tensor_digest, device)
     detail = "; ".join(failures) or f"{len(golden.DIGESTS)} golden vectors"
     return f"digest on {device}", bool(failures), detail

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from detaudit.core.errors import UnsupportedLeafError
 from detaudit.digest import golden
 from detaudit.digest.host import dtype_name, tensor_digest
+from detaudit.digest.paths import device_path
 from detaudit.digest.values import digest_value
 
 
@@ -23,11 +24,42 @@ class LeafDigest(NamedTuple):
     unsupported: str = ""
 
 
-def digest_leaf(value: object) -> LeafDigest:
+class PendingDigest:
+    """A LeafDigest whose number is still being computed on a device: reading `digest` waits for it."""
+
+    __slots__ = ("_read", "dtype", "shape")
+    unsupported = ""
+
+    def __init__(self, read: Callable[[], int], dtype: str, shape: tuple[int, ...]) -> None:
+        self._read, self.dtype, self.shape = read, dtype, shape
+
+    @property
+    def digest(self) -> int:
+        return self._read()
+
+
+def start_digests(tensors: Sequence[torch.Tensor]) -> list[PendingDigest]:
+    """Digests of tensors that share a device other than the CPU, started together as they are now in stream order.
+
+    Raises UnsupportedLeafError; ValueError where they do not share one.
+    """
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) != 1:
+        raise ValueError(f"tensors on {len(devices)} devices cannot be digested together")
+    reads = device_path(devices.pop()).start(tensors)
+    return [
+        PendingDigest(read, dtype_name(tensor.dtype), tuple(tensor.shape))
+        for read, tensor in zip(reads, tensors, strict=True)
+    ]
+
+
+def digest_leaf(value: object) -> LeafDigest | PendingDigest:
     """The digest of a tensor, array or plain value; never raises for a value it cannot read, but says why."""
     try:
         if isinstance(value, torch.Tensor):
             value = _local(value)
+            if not value.is_cpu and not value.is_meta:
+                return start_digests([value])[0]
             return LeafDigest(tensor_digest(value), dtype_name(value.dtype), tuple(value.shape))
         digest = digest_value(value)
         if isinstance(value, np.ndarray | np.generic):

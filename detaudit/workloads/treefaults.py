@@ -1,6 +1,7 @@
 """How the tree of a run is rebuilt and totalled: right, or with one of the faults of the replay memory.
 
-`TreeOperations` is the one place that chooses; a CUDA build puts its kernels behind the same three methods.
+`TreeOperations` is the one place that chooses. On a CUDA device the rebuild and the racing rebuild are our kernels
+where these can run (`kernel_tree`); the sound one has the same bits either way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from detaudit.core.errors import UsageError
 from detaudit.workloads.faults import FaultPlan
+from detaudit.workloads.kernel_tree import RACY, KernelRebuild, tree_launcher
 from detaudit.workloads.races import RACING_ELEMENTS, fixed_permutation, racing_accumulate
 from detaudit.workloads.sumtree import leaves, rebuild_levels
 
@@ -94,11 +96,15 @@ class TreeOperations:
         if STALE_READ in plan and device.type != "cpu":
             raise UsageError(f"fault {STALE_READ!r} races host threads and runs on --device cpu only, not {device}")
         self._plan = plan
+        launcher = tree_launcher(device)
+        self._sound = rebuild_levels if launcher is None else KernelRebuild(launcher)
         self._rebuilds = {
             name: make()
             for name, make in {
                 STALE_READ: StaleRebuild,
-                REBUILD_RACE: lambda: RacingRebuild(capacity, device),
+                REBUILD_RACE: lambda: (
+                    RacingRebuild(capacity, device) if launcher is None else KernelRebuild(launcher, RACY)
+                ),
             }.items()
             if name in plan
         }
@@ -107,7 +113,7 @@ class TreeOperations:
     def rebuild(self, nodes: Tensor, step: int) -> None:
         """Recompute all inner nodes in place."""
         fault = self._plan.first_active((STALE_READ, REBUILD_RACE), step)
-        (self._rebuilds[fault] if fault else rebuild_levels)(nodes)
+        (self._rebuilds[fault] if fault else self._sound)(nodes)
 
     def walk_total(self, nodes: Tensor, step: int) -> Tensor:
         """The total that sampled masses are scaled by, float32 `[1]`. The importance weights never use it."""

@@ -44,6 +44,14 @@ SPIKE_VERBS = {
     | {f"--dump-{side}" for side in "abcd"},
     "report": {"--phase1", "--phase2", "--phase3", "--format"},
 }
+TRAINSECT_VERBS = {
+    "record": {"--out", "--every", "--eval", "--eval-regex", "--shards", "--tape"},
+    "gate": {"--target", "--rerun", "--from", "--to", "--out", "--eval", "--eval-regex"},
+    "replay": {"--target", "--from", "--to", "--out", "--substitute", "--evaluate"},
+    "diagnose": {"--target", "--predicate", "--budget", "--relative", "--out"},
+    "verify": {"--target", "--run", "--only", "--no-replay"},
+    "demo": {"--stripped", "--out"},
+}
 
 
 def parsers(parser=None):
@@ -58,7 +66,7 @@ def flags(parser):
 
 class TestShape:
     def test_verbs(self):
-        assert list(parsers()) == [*VERBS, "spike"]
+        assert list(parsers()) == [*VERBS, "spike", "trainsect"]
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_flags(self, verb):
@@ -67,6 +75,10 @@ class TestShape:
     @pytest.mark.parametrize("verb", SPIKE_VERBS)
     def test_flags_of_spike(self, verb):
         assert flags(parsers(parsers()["spike"])[verb]) == SPIKE_VERBS[verb] | SPIKE | {"--json"}
+
+    @pytest.mark.parametrize("verb", TRAINSECT_VERBS)
+    def test_flags_of_trainsect(self, verb):
+        assert flags(parsers(parsers()["trainsect"])[verb]) == TRAINSECT_VERBS[verb] | {"--json"}
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_the_docstring_is_the_help(self, verb):
