@@ -100,15 +100,44 @@ def _run_pair(plan: Plan, spawn: Spawn, window: tuple[int, int], number: int, le
         )
         return _Answer(None, first, said, _moved(window, _window(first, 1)))
     places = _directories(runs)
-    values = leafbytes.told(places, first, first.rank or next(iter(runs[0].trails)))
     try:
-        traces = [_trace_of(run, place, first) for run, place in zip(runs, places, strict=True)]
+        chosen, found, traces = _classified(runs, places, verdict, first)
+        values = leafbytes.told(places, chosen, chosen.rank or next(iter(runs[0].trails)))
     except UnreadableError as error:
+        values = leafbytes.told(places, first, first.rank or next(iter(runs[0].trails)))
         unproven = Explanation(ExplanationKind.UNPROVEN, first.step, evidence=(str(error), *values))
         return _Answer(unproven, first, f"diverged at step {first.step}, but {error}", window, final=True)
-    found = classify(traces[0], traces[1], first)
     shown = f"diverged at step {first.step} ({first.leaf}): {found.kind}"
-    return _Answer(_told(found, first, verdict, traces, values), first, shown, _further_back(window))
+    return _Answer(_told(found, chosen, verdict, traces, values), first, shown, _further_back(window))
+
+
+def _classified(
+    runs: list[RunEvidence], places: list[Path], verdict: Verdict, first: Divergence
+) -> tuple[Divergence, Explanation, list[tracefile.Trace]]:
+    """The first divergence of a rank, its explanation and traces: those of the rank that diverged first. What reached
+    that one from elsewhere may be a fault of another that diverged in the same step (collectives carry it over within
+    a step), so where another's operator is proven by re-execution, that rank answers."""
+    answers = []
+    for one in _by_rank(verdict, first):
+        traces = [_trace_of(run, place, one) for run, place in zip(runs, places, strict=True)]
+        answers.append((one, classify(traces[0], traces[1], one), traces))
+        if answers[0][1].kind not in (ExplanationKind.OUTSIDE, ExplanationKind.UNPROVEN):
+            break
+    mine = answers[0]
+    chosen, found, traces = next((it for it in answers if it[1].kind is ExplanationKind.OPERATOR), mine)
+    if chosen is not first:
+        passed = f"{first.rank}, whose {first.leaf} differs in the same step, took over a value that it did not make"
+        found = replace(found, evidence=(*found.evidence, f"{passed} ({mine[1].kind})"))
+    return chosen, found, traces
+
+
+def _by_rank(verdict: Verdict, first: Divergence) -> list[Divergence]:
+    """`first`, and the first divergence in the same step of each other rank."""
+    others: dict[str, Divergence] = {first.rank: first}
+    for one in verdict.diverging_leaves:
+        if one.step == first.step and one.rank not in others:
+            others[one.rank] = one
+    return list(others.values())
 
 
 def _limit(plan: Plan, window: tuple[int, int]) -> int:
@@ -158,9 +187,11 @@ def _told(
         DivergenceKind.MISSING: "exists in one run only",
         DivergenceKind.VALUE: "differs",
     }.get(first.kind, f"has another {first.kind}")
+    same = first is verdict.first_divergence
     before = f"the {verdict.equal_before} leaves of that step before it are equal"
-    said = f"the traced pair first diverged at step {first.step}: {first.leaf} {what}" + (
-        f"; {before}" if verdict.equal_before else ""
+    where = f"step {first.step}" + (f" in {first.rank}" if first.rank else "")
+    said = f"the traced pair first diverged at {where}: {first.leaf} {what}" + (
+        f"; {before}" if verdict.equal_before and same else ""
     )
     notes = dict.fromkeys(note for trace in traces for note in trace.notes)
     return replace(found, evidence=(*found.evidence, said, *values, *notes))

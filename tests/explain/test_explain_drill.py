@@ -172,3 +172,38 @@ def test_the_next_pair_keeps_what_this_one_parted_at(tmp_path):
     found = drill(Plan(first, 9, Settings("unused"), 3), runs)
     assert [s.dump_leaves[0] for s in runs.asked[::2]] == ["loss", "act.encoder"]
     assert any("act.encoder: 1 of 2 elements differ" in line for line in found.evidence)
+
+
+class TwoRanks:
+    """Both ranks differ at step 4 in the same leaf. `racing` holds the ranks whose operator is at fault; to the others
+    the value comes from outside."""
+
+    def __init__(self, root: Path, racing: set[str]) -> None:
+        self.root, self.racing = root, racing
+
+    def __call__(self, label: str, settings: Settings):
+        out = "ee" if label.endswith("A") else "ff"
+        ranks, changes = ("rank0", "rank1"), {(4, "act.encoder"): int(out, 16)}
+        make_run(self.root / label, ranks=ranks, steps=10, changes=changes, sumsq={})
+        for rank in ranks:
+            made = [dict(line) for line in lines(out, 4, settings.trace[1])]
+            if rank not in self.racing:
+                made[3] |= {"op": "c10d.allreduce_.default", "ins": [[1, out]]}
+            (self.root / label / f"{rank}.ops.jsonl").write_text("".join(json.dumps(line) + "\n" for line in made))
+        return open_run(self.root / label, label)
+
+
+def test_a_fault_of_another_rank_that_was_carried_over(tmp_path):
+    first = Divergence(4, "act.encoder", DivergenceKind.VALUE, "rank0")
+    found = drill(Plan(first, 9, Settings("unused"), 1), TwoRanks(tmp_path, {"rank1"}))
+    assert (found.kind, found.operator, found.line) == ("operator", "index_put", 7), found
+    text = "\n".join(found.evidence)
+    assert "diverged at step 4 in rank1" in text and "rank0, whose act.encoder differs in the same step" in text
+
+
+@pytest.mark.parametrize(("racing", "kind"), [({"rank0", "rank1"}, "operator"), (set(), "outside|unproven")])
+def test_the_first_rank_answers_where_no_other_is_proven(tmp_path, racing, kind):
+    first = Divergence(4, "act.encoder", DivergenceKind.VALUE, "rank0")
+    found = drill(Plan(first, 9, Settings("unused"), 1), TwoRanks(tmp_path, racing))
+    assert str(found.kind) in kind and "in rank0" in "\n".join(found.evidence)
+    assert "took over" not in "\n".join(found.evidence)
