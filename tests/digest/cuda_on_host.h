@@ -6,7 +6,8 @@
 // the scheduler a place to pre-empt, and find races: two accesses to a byte, one of them a write, by two threads of a
 // block that no __syncthreads() parts, or by two blocks of a launch. That is the whole of happens-before for a kernel
 // whose only synchronisation is __syncthreads(), whatever the schedule; a shuffle orders no memory here, which is
-// stricter than CUDA. Atomics, fences and other barriers are unknown and do not compile.
+// stricter than CUDA. A fence is a place to yield and orders nothing: that is right without atomics, which, like other
+// barriers, are unknown and do not compile.
 #include <ucontext.h>
 
 #include <cstdint>
@@ -51,7 +52,8 @@ struct Byte {
     Access write, read, other_read;
     bool read_by_earlier_block;
 };
-extern char __start_cuda_shared[], __stop_cuda_shared[];
+// Weak: a kernel without shared memory has no such section.
+extern char __start_cuda_shared[] __attribute__((weak)), __stop_cuda_shared[] __attribute__((weak));
 static std::unordered_map<uintptr_t, Byte> shadow;
 static unsigned long long races, first_race[6];  // address, block, thread, of the earlier access and of the later
 static unsigned epoch, preempt_one_in;
@@ -132,6 +134,8 @@ extern "C" UNWATCHED void __tsan_write_range(void* at, unsigned long size) { acc
 extern "C" UNWATCHED void __tsan_vptr_update(void**, void*) {}
 extern "C" UNWATCHED void __tsan_vptr_read(void**) {}
 static void __syncthreads() { wait_in(BARRIER); }
+// A place to go on with another thread, and no order at all: without an atomic beside it a fence gives none.
+static inline void __threadfence() { wait_in(READY); }
 template <class T>
 UNWATCHED static T __shfl_xor_sync(unsigned, T value, int mask) {
     in_kernel = false;

@@ -42,5 +42,5 @@ def test_a_checkout_finds_its_own():
 
 
 def test_a_missing_kernel_is_named():
-    with pytest.raises(UnreadableError, match="no_such_kernel.cu is missing"):
+    with pytest.raises(UnreadableError, match=r"no_such_kernel\.cu is missing"):
         kernels.kernel_path("no_such_kernel")
