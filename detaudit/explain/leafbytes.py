@@ -18,7 +18,6 @@ from detaudit.core.errors import DetauditError
 from detaudit.core.model import Divergence
 from detaudit.dump.manifest import LIMIT
 from detaudit.dump.reader import open_dump
-from detaudit.explain.buffers import compare_dumps
 from detaudit.report.dump import difference_texts
 
 CURE = "DETAUDIT_DUMP_MAX_BYTES raises the limit"
@@ -39,6 +38,8 @@ def _glob(leaf: str) -> str:
 
 def told(directories: Sequence[Path], first: Divergence, process: str) -> tuple[str, ...]:
     """How the leaf `first` differs between the dumps of two traced runs, else why that is not known."""
+    from detaudit.explain.buffers import compare_dumps  # loads numpy, which offline verbs do without
+
     try:
         a, b = (open_dump(directory / DUMP_NAME) for directory in directories)
         left, right = ({process: dump[process]} if process in dump else {} for dump in (a, b))
