@@ -34,6 +34,21 @@ class KernelRebuild:
         self._launcher.launch(self._kernel, self._kernel, grid, block, arguments)
 
 
+class TwoLaunchRebuild:
+    """The same bits by 64 blocks, each with a subtree, and a second launch for the levels above."""
+
+    SOURCE = "per_tree_rebuild_two_launch"
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+
+    def __call__(self, nodes: Tensor) -> None:
+        assert nodes.dtype is torch.float32 and nodes.is_contiguous(), (nodes.dtype, nodes.stride())
+        arguments = (np.uint64(nodes.data_ptr()), np.uint32(nodes.shape[0] // 2))
+        self._launcher.launch(self.SOURCE, "per_tree_subtrees", 64, 256, arguments)
+        self._launcher.launch(self.SOURCE, "per_tree_top", 1, 64, arguments)
+
+
 def tree_launcher(device: torch.device) -> Launcher | None:
     """What starts the tree's kernels on a device: None on the CPU, and where kernels cannot run, which stderr says."""
     if device.type != "cuda":

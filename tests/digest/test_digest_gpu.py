@@ -14,6 +14,8 @@ from detaudit.digest.paths import FallbackPath, KernelPath, choose, unproved
 from detaudit.digest.portable import PortableDigester
 from detaudit.digest.spec import CHUNK
 from detaudit.digest.stats import tensor_stats
+from detaudit.workloads.kernel_tree import KernelRebuild, TwoLaunchRebuild
+from detaudit.workloads.sumtree import leaves, new_tree, rebuild_levels
 
 pytestmark = [pytest.mark.gpu]
 
@@ -128,3 +130,14 @@ def test_another_device_than_the_current_one(cuda):
     tensor = torch.randn(70_000, device=other)
     found = DeviceDigester(other, CupyLauncher(other)).digest([tensor])
     assert found == [host.tensor_digest(tensor.cpu())] and torch.cuda.current_device() == cuda.index
+
+
+@pytest.mark.parametrize("form", [KernelRebuild, TwoLaunchRebuild])
+@pytest.mark.parametrize("capacity", [1, 64, 4096, 65_536])
+def test_the_tree_has_the_hosts_bits(form, capacity, cuda):
+    tree = new_tree(capacity, torch.device("cpu"))
+    leaves(tree).copy_(torch.rand(capacity, generator=torch.Generator().manual_seed(0)))
+    found = tree.to(cuda)
+    form(CupyLauncher(cuda))(found)
+    rebuild_levels(tree)
+    assert torch.equal(found.cpu(), tree)

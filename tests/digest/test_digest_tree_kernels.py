@@ -9,11 +9,10 @@ import pytest
 import torch
 from digest_simulator import Simulator
 
-from detaudit.workloads.kernel_tree import RACY, KernelRebuild
+from detaudit.workloads.kernel_tree import RACY, KernelRebuild, TwoLaunchRebuild
 from detaudit.workloads.sumtree import leaves, new_tree, rebuild_levels
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the CUDA sources for the CPU")
-TWO = "per_tree_rebuild_two_launch"
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +46,7 @@ def single(simulator, tree):
 
 
 def two_launches(simulator, tree):
-    arguments = (np.uint64(tree.data_ptr()), np.uint32(tree.shape[0] // 2))
-    simulator.launch(TWO, "per_tree_subtrees", 64, 256, arguments)
-    simulator.launch(TWO, "per_tree_top", 1, 64, arguments)
+    TwoLaunchRebuild(simulator)(tree)
 
 
 def racy(simulator, tree):
@@ -95,9 +92,9 @@ def test_no_race_under_preemption(rebuild, watched):
         tree = before.clone()
         if rebuild is two_launches:  # the boundary of two launches orders them, so each is watched by itself
             arguments = (np.uint64(tree.data_ptr()), np.uint32(4096))
-            watched.launch(TWO, "per_tree_subtrees", 64, 256, arguments)
+            watched.launch(TwoLaunchRebuild.SOURCE, "per_tree_subtrees", 64, 256, arguments)
             assert watched.races() == (0, None)
-            watched.launch(TWO, "per_tree_top", 1, 64, arguments)
+            watched.launch(TwoLaunchRebuild.SOURCE, "per_tree_top", 1, 64, arguments)
         else:
             rebuild(watched, tree)
         assert watched.races() == (0, None) and torch.equal(tree, wanted), watched.seed
