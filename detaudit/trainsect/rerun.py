@@ -135,6 +135,7 @@ class RerunReplayer:
 
 def differences(recorded: RecordedRun, again: RecordedRun, stop: int) -> Mismatch | None:
     """The first thing in which a re-execution of [0, stop) is not the recorded run; None when it is."""
+    idle = untouched(recorded, stop) & untouched(again, stop)
     for step in range(min(recorded.steps, default=0), stop):
         checkpoint = recorded.checkpoints.get(step)
         if checkpoint is not None:
@@ -144,13 +145,25 @@ def differences(recorded: RecordedRun, again: RecordedRun, stop: int) -> Mismatc
         a, b = recorded.steps[step], again.steps.get(step)
         if b is None:
             return Mismatch(step, "step", "present", "missing")
-        rng = next((name for name in a.rng if b.rng.get(name) != a.rng[name]), "")
+        rng = next((name for name in a.rng if name not in idle and b.rng.get(name) != a.rng[name]), "")
         if rng:
             return Mismatch(step, f"rng.{rng}", a.rng[rng], b.rng.get(rng, "missing"))
         for leaf in ("ids", "batch", "loss", "skipped"):
             if repr(getattr(a, leaf)) != repr(getattr(b, leaf)):
                 return Mismatch(step, leaf, repr(getattr(a, leaf)), repr(getattr(b, leaf)))
     return _state_difference(recorded, again, stop) if stop in recorded.checkpoints else None
+
+
+def untouched(run: RecordedRun, stop: int) -> frozenset[str]:
+    """Those of python's and numpy's generators that no step before `stop` drew from or seeded.
+
+    They start from the operating system's entropy, so in a program that does not use them their states differ in every
+    process and decide nothing. A draw ahead of the first step shows in what was drawn: the batches and the state.
+    """
+    entries = [entry for step, entry in sorted(run.steps.items()) if step < stop]
+    return frozenset(
+        name for name in ("python", "numpy") if len({entry.rng.get(name) for entry in entries if entry.rng}) <= 1
+    )
 
 
 def _state_difference(recorded: RecordedRun, again: RecordedRun, step: int) -> Mismatch | None:
