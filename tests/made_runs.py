@@ -30,20 +30,21 @@ def make_trail(
     changes: Mapping[tuple[int, str], int] | None = None,
     layouts: Mapping[int, Layout] | None = None,
     base: Layout | None = None,
-    sumsq: Mapping[tuple[int, str], float] | None = None,
+    sumsq: Mapping[tuple[int, str], float | None] | None = None,
     manifest: RunManifest = MANIFEST,
     end: str = "complete",
     notes: Sequence[dict[str, object]] = (),
 ) -> Path:
     """Write a trail. `changes` and `sumsq` replace the digest and the sum of squares at (step, leaf), `layouts` the
-    layout of a step. With `sumsq` every step holds stats. No end note when `end` is empty."""
+    layout of a step. With `sumsq` every step holds stats, empty ones where it says None. No end note when `end` is
+    empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = TrailWriter(path, manifest)
     base = base or layout()
     for step in range(steps) if isinstance(steps, int) else steps:
         used = (layouts or {}).get(step, base)
         digests = [(changes or {}).get((step, name), plain_digest(step, name)) for name in used.names]
-        stats = [Stats(digest, (sumsq or {}).get((step, name), 1.5), 0.0, 1.0, 0, 0)
+        stats = [_stats(digest, sumsq.get((step, name), 1.5))
                  for digest, name in zip(digests, used.names, strict=True)] if sumsq is not None else []  # fmt: skip
         writer.step(step, used, digests, stats)
     for note in notes:
@@ -52,6 +53,10 @@ def make_trail(
         writer.note("end", outcome=end)
     writer.close()
     return path
+
+
+def _stats(digest: int, sumsq: float | None) -> Stats:
+    return Stats(0, 0.0, 0.0, 0.0, 0, 0) if sumsq is None else Stats(digest, sumsq, 0.0, 1.0, 0, 0)
 
 
 def make_run(

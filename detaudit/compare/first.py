@@ -136,6 +136,11 @@ class _Side:
         return cls(layout, {leaf.name: (leaf, digest, row) for leaf, digest, row in named})
 
 
+NOT_TAKEN = Stats(bag=0, sumsq=0.0, low=0.0, high=0.0, nans=0, infs=0)
+"""Stands in a trail with stats for a leaf that has none: a generator's state, plain values. Two tensors with these
+numbers are all zeros, and then their digests are equal."""
+
+
 def _compare_leaf(left: _Side, right: _Side, name: str, step: int, place: int, rank: str) -> Divergence | None:
     def found(kind: DivergenceKind, run_a: str, run_b: str, delta: float | None = None, note: str = "") -> Divergence:
         return Divergence(
@@ -160,7 +165,7 @@ def _compare_leaf(left: _Side, right: _Side, name: str, step: int, place: int, r
         return found(DivergenceKind.SHAPE, str(list(a[0].shape)), str(list(b[0].shape)))
     if a[1] == b[1] and a[0].unsupported == b[0].unsupported:
         return None
-    if a[2] is None or b[2] is None:
+    if a[2] is None or b[2] is None or a[2] == b[2] == NOT_TAKEN:
         return found(DivergenceKind.VALUE, f"{a[1]:016x}", f"{b[1]:016x}")
     return found(
         DivergenceKind.VALUE, repr(a[2].sumsq), repr(b[2].sumsq), abs(a[2].sumsq - b[2].sumsq), _hint(a[2], b[2])

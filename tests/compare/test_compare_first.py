@@ -72,6 +72,13 @@ def test_stats_on_one_side_only_fall_back_to_digests(tmp_path):
     assert first.run_b == f"{9:016x}" and first.delta is None
 
 
+def test_a_leaf_without_stats_in_a_trail_with_them_shows_its_digests(tmp_path):
+    """A generator's state has no numbers to sum: two empty bags are not the same values in another order."""
+    sides = [{"sumsq": {(1, "loss"): None}, "changes": {(1, "loss"): digest}} for digest in (8, 9)]
+    first = first_of(tmp_path, *sides)
+    assert (first.run_a, first.run_b, first.delta, first.note) == (f"{8:016x}", f"{9:016x}", None, "")
+
+
 def test_equal_sums_and_other_bits_are_still_a_divergence(tmp_path):
     """The trap of the seed: a sum of squares alone cannot see a permutation."""
     first = first_of(tmp_path, {"sumsq": {}}, {"sumsq": {}, "changes": {(1, "loss"): 9}})
