@@ -2,8 +2,8 @@
 # Runs all tests, the slow ones too; those that need a GPU are skipped with a reason where there is none.
 # Further arguments go to pytest: scripts/test.sh tests/cli -k json
 #
-# Two workers where pytest-xdist is there: most of the time is spent in child processes that import torch. The audits of
-# the zoo are one group, so that never two of them run at once.
+# Two workers where pytest-xdist is there: most of the time is spent in child processes that import torch. A file's
+# tests stay in one worker, so that never two programs of the zoo run at once.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,7 @@ source scripts/setup.sh
 
 workers=()
 if "$PYTHON" -c 'import xdist' 2>/dev/null; then
-  workers=(-n 2 --dist loadgroup)
+  workers=(-n 2 --dist loadfile)
 fi
 
 # An empty -m undoes the deselection that pyproject.toml sets for a plain pytest.

@@ -10,7 +10,7 @@ import pytest
 from detaudit.audit import Request, check
 from detaudit.core.model import Outcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("audits")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = """
 import torch

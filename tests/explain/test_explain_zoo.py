@@ -12,7 +12,7 @@ from detaudit.audit import Request, check
 from detaudit.core.model import Explanation, ExplanationKind
 from tests.zoo.expectations import CASES, ZOO
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("audits")]
+pytestmark = pytest.mark.timeout(900)
 """Up to a dozen runs of a program, each with an import of torch."""
 
 

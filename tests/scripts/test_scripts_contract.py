@@ -163,7 +163,7 @@ def test_the_active_environment_is_named(active):
 @pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
 def test_the_test_script_runs_everything(active, script):
     done = run(ROOT / script, "-k", "one thing", env=active)
-    workers = ["-n", "2", "--dist", "loadgroup"]
+    workers = ["-n", "2", "--dist", "loadfile"]
     assert called(done) == ["-m", "pytest", "-m", "", *workers, "-k", "one thing"] and done.returncode == 7
 
 
@@ -210,7 +210,7 @@ class TestSetup:
         done = self.run(copy)
         assert (
             copy / "log"
-        ).read_text() == "-c import xdist\n-m pytest -m  -n 2 --dist loadgroup\n" and done.stderr == ""
+        ).read_text() == "-c import xdist\n-m pytest -m  -n 2 --dist loadfile\n" and done.stderr == ""
 
     @pytest.mark.parametrize("name", ["scripts/constraints.txt", "pyproject.toml"])
     def test_a_change_installs_again(self, copy, name):

@@ -11,7 +11,7 @@ from detaudit.audit import Request, check
 from detaudit.core.model import Verdict
 from tests.zoo.expectations import CASES, Case
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("audits")]
+pytestmark = pytest.mark.timeout(900)
 
 QUICK = {
     "mlp",
