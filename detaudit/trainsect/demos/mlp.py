@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from detaudit.trainsect.demos.mode import evaluating
+
 NAME = "mlp"
 SHARDS, SHARD, BATCH, STEPS, EVERY, EVALUATE_EVERY = 8, 128, 16, 400, 40, 5
 FEATURES, CLASSES, WIDTH = 20, 4, 64
@@ -62,14 +64,14 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, t: int) -> float:
-        self.model.eval()
-        return float(nn.functional.cross_entropy(self.model(self.held_x), self.held_y))
+        with evaluating(self.model):
+            return float(nn.functional.cross_entropy(self.model(self.held_x), self.held_y))
 
     @torch.no_grad()
     def sample_losses(self, ids: Sequence[int]) -> list[float]:
-        self.model.eval()
         x, y = self.fetch(ids, None)
-        return [float(v) for v in nn.functional.cross_entropy(self.model(x), y, reduction="none")]
+        with evaluating(self.model):
+            return [float(v) for v in nn.functional.cross_entropy(self.model(x), y, reduction="none")]
 
 
 def build() -> Trainer:

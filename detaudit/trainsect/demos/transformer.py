@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from detaudit.trainsect.demos.mode import evaluating
+
 NAME = "transformer"
 SHARDS, SHARD, BATCH, STEPS, EVERY, EVALUATE_EVERY = 8, 400, 8, 440, 40, 10
 VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS = 32, 16, 32, 4, 2
@@ -122,14 +124,14 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, t: int) -> float:
-        self.model.eval()
-        return float(nn.functional.cross_entropy(self.model(self.held_x).flatten(0, 1), self.held_y.flatten()))
+        with evaluating(self.model):
+            return float(nn.functional.cross_entropy(self.model(self.held_x).flatten(0, 1), self.held_y.flatten()))
 
     @torch.no_grad()
     def sample_losses(self, ids: Sequence[int]) -> list[float]:
-        self.model.eval()
         x, y = self.fetch(ids, None)
-        each = nn.functional.cross_entropy(self.model(x).transpose(1, 2), y, reduction="none")
+        with evaluating(self.model):
+            each = nn.functional.cross_entropy(self.model(x).transpose(1, 2), y, reduction="none")
         return [float(v) for v in each.mean(-1)]
 
 
