@@ -27,23 +27,6 @@ def test_mlp(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_mlp_stripped(tmp_path, capsys):
-    code, value = shown(capsys, "demo", "mlp", "--stripped", "--json")
-    verdict = value["verdict"]
-    assert code == 0 and (verdict["status"], verdict["shards"]) == ("FORENSIC (probable)", ["shard-2"])
-    assert verdict["bracket"] == [40, 80] and value["forensic"]["reproduced"] == 8
-    assert not value["inside"] and "batch_digest" not in json.dumps(value)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_transformer(tmp_path, capsys):
-    code, value = shown(capsys, "demo", "transformer", "--json")
-    assert code == 0 and (value["verdict"]["status"], value["verdict"]["shards"]) == ("CONCENTRATION", [])
-    assert value["dose"]["smallest_with_all_collapsed"] > value["dose"]["largest_with_none_collapsed"]
-
-
-@pytest.mark.slow
 def test_transformer_stripped(tmp_path, capsys):
     code, value = shown(capsys, "demo", "transformer", "--stripped", "--json")
     assert code == 0 and (value["verdict"]["status"], value["verdict"]["shards"]) == ("UNPROVEN", [])
