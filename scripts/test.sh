@@ -16,4 +16,4 @@ if "$PYTHON" -c 'import xdist' 2>/dev/null; then
 fi
 
 # An empty -m undoes the deselection that pyproject.toml sets for a plain pytest.
-exec "$PYTHON" -m pytest -m "" "${workers[@]}" "$@"
+exec "$PYTHON" -m pytest -m "" --durations=25 "${workers[@]}" "$@"

@@ -164,13 +164,16 @@ def test_the_active_environment_is_named(active):
 def test_the_test_script_runs_everything(active, script):
     done = run(ROOT / script, "-k", "one thing", env=active)
     workers = ["-n", "2", "--dist", "loadfile"]
-    assert called(done) == ["-m", "pytest", "-m", "", *workers, "-k", "one thing"] and done.returncode == 7
+    assert (
+        called(done) == ["-m", "pytest", "-m", "", "--durations=25", *workers, "-k", "one thing"]
+        and done.returncode == 7
+    )
 
 
 def test_the_test_script_without_xdist_runs_in_one_process(active):
     python = Path(active["VIRTUAL_ENV"], "bin", "python")
     python.write_text(python.read_text().replace("\n", '\n[[ "$2" == "import xdist" ]] && exit 1\n', 1))
-    assert called(run(ROOT / "scripts" / "test.sh", env=active)) == ["-m", "pytest", "-m", ""]
+    assert called(run(ROOT / "scripts" / "test.sh", env=active)) == ["-m", "pytest", "-m", "", "--durations=25"]
 
 
 def test_setup_is_not_to_be_run():
@@ -210,7 +213,7 @@ class TestSetup:
         done = self.run(copy)
         assert (
             copy / "log"
-        ).read_text() == "-c import xdist\n-m pytest -m  -n 2 --dist loadfile\n" and done.stderr == ""
+        ).read_text() == "-c import xdist\n-m pytest -m  --durations=25 -n 2 --dist loadfile\n" and done.stderr == ""
 
     @pytest.mark.parametrize("name", ["scripts/constraints.txt", "pyproject.toml"])
     def test_a_change_installs_again(self, copy, name):
